@@ -28,35 +28,26 @@ from advisor.catalogue.offer_columns import (
 from advisor.catalogue.tables import Column, read, text
 from advisor.errors import AdvisorError, CatalogueError
 from advisor.planners.core import GIB, HOUR_S
+from advisor.providers import providers
 
-# Shortest bill of a provider, and the step that a bill is a whole multiple of.
-#
-# ===========  ============  ========  =====  ================================================
-# provider     machines      shortest  step   source
-# ===========  ============  ========  =====  ================================================
-# scaleway     without GPU   1 h       1 h    scaleway/docs-content, pull 5727 (2025-10-28)
-# scaleway     with GPU      1 min     1 min  the same
-# lambda       all           1 min     1 min  old.docs.lambdalabs.com, on-demand invoicing
-# hyperstack   all           1 min     1 min  hyperstack.cloud/gpu-pricing, read 2026-08-26
-# all others   all           1 min     none   AWS and Google: by the second from a minute on
-# ===========  ============  ========  =====  ================================================
-#
-# A capacity block of the user's (``overrides.csv``) is sold in whole blocks.
+# What a bill holds at least, and the step that it is a whole multiple of: the provider's
+# (``providers.csv``), or of a capacity block of the user's (``overrides.csv``) whole blocks.
 
 
 Floats = NDArray[np.float64]
 
 SHORTEST_BILL_H: Final = 60 / HOUR_S
-# Provider: step of a bill for machines without accelerators, and with [s].
-_STEPS_S: Final = {"scaleway": (3600.0, 60.0), "lambda": (60.0, 60.0), "hyperstack": (60.0, 60.0)}
 
 
 def bills(types: TypeColumns, type_index: NDArray[np.int64]) -> tuple[Floats, Floats]:
     """Return the shortest bill and the step of bills of the types at ``type_index`` [h]."""
     step = np.zeros(len(types))
-    for provider, (plain, accelerated) in _STEPS_S.items():
-        own = np.asarray(types.provider == provider)
-        step[own] = np.where(types.accelerator_count[own] > 0, accelerated, plain) / HOUR_S
+    for name, one in providers().items():
+        if one.bill_step_s or one.bill_step_accelerated_s:
+            own = np.asarray(types.provider == name)
+            accelerated = types.accelerator_count[own] > 0
+            step[own] = np.where(accelerated, one.bill_step_accelerated_s, one.bill_step_s)
+    step /= HOUR_S
     return np.maximum(step, SHORTEST_BILL_H)[type_index], step[type_index]
 
 

@@ -3,7 +3,8 @@
 Rows stand by availability zone; a region's price is the cheapest of its zones, and spot and
 on-demand are taken apart. ``GpuInfo`` is JSON in some files and a Python literal in others, and
 writes gigabytes under the name of mebibytes in one; it is only used to check the memory.
-The repository states no licence (2026-11-20): rows from it are kept in files of their own.
+The repository states no licence (2026-11-20): rows from it are kept in files of their own. Clouds
+with a catalogue of their own kind (AWS, Azure, GCP) and resellers are left out.
 """
 
 from __future__ import annotations
@@ -23,21 +24,8 @@ from advisor.catalogue.providers.base import (
 )
 from advisor.catalogue.rows import CatalogueRows, TypeRow
 from advisor.collectors import bounded
+from advisor.providers import provider_of
 
-# Cloud as SkyPilot calls it -> provider as this catalogue calls it. Those with a catalogue of
-# their own kind (AWS, Azure, GCP) and resellers are left out.
-CLOUDS: Final[Mapping[str, str]] = {
-    "cudo": "cudo",
-    "hyperbolic": "hyperbolic",
-    "hyperstack": "hyperstack",
-    "lambda": "lambda",
-    "nebius": "nebius",
-    "oci": "oci",
-    "primeintellect": "primeintellect",
-    "runpod": "runpod",
-    "vast": "vast",
-    "verda": "verda",
-}
 _VERSION: Final = "v8"  # of SkyPilot 0.14.1
 _MAX_BYTES: Final = 64 << 20
 _NEEDED: Final = ("InstanceType", "vCPUs", "MemoryGiB", "Price", "Region")
@@ -48,11 +36,11 @@ class SkyPilot:
 
     licence = "unconfirmed"
 
-    def __init__(self, cloud: str, base: str = "https://raw.githubusercontent.com") -> None:
-        self.name = CLOUDS[cloud]
+    def __init__(self, provider: str, base: str = "https://raw.githubusercontent.com") -> None:
+        self.name = provider
         self.source = f"skypilot-catalog-{_VERSION}"
         self.replaces = ()
-        self._cloud, self._base = cloud, base
+        self._cloud, self._base = provider_of(provider).skypilot_catalog, base
 
     def fetch(self, session: FetchSession) -> Sequence[RawFile]:
         """Download the cloud's table."""

@@ -34,6 +34,7 @@ from advisor.catalogue.upkeep.checks import Context, Finding, replaced_by
 from advisor.catalogue.upkeep.download import DownloadLimits, HttpSession, Progress, RawStore
 from advisor.collectors import bounded
 from advisor.errors import AdvisorError, CatalogueError, UsageError
+from advisor.providers import keep
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -369,6 +370,7 @@ def _checked(
     )
     try:
         rows, findings = checks.check(adapter.parse(files, options.as_of), context)
+        keep(adapter)
     except Exception as error:
         return _failed(name, error)
     outcome = Outcome(

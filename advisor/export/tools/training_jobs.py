@@ -141,7 +141,7 @@ SAGEMAKER_TARGET: Final = Target(
             help="training image in ECR",
         ),
     },
-    providers=frozenset({"aws"}),
+    rents=True,
 )
 
 
@@ -200,7 +200,7 @@ TARGET: Final = Target(
             help="container image",
         )
     },
-    providers=frozenset({"azure"}),
+    rents=True,
 )
 
 
@@ -339,5 +339,5 @@ VERTEX_TARGET: Final = Target(
         ),
         "folder": FOLDER,
     },
-    providers=frozenset({"gcp"}),
+    rents=True,
 )
