@@ -17,11 +17,11 @@ from advisor.catalogue.providers.base import Adapter, RawFile, local_file
 from advisor.catalogue.providers.gcosts import GCosts, read_mapping
 from advisor.catalogue.providers.skypilot import SkyPilot
 from advisor.catalogue.providers.sources import sources
-from advisor.catalogue.rows import CatalogueRows, PriceRow
+from advisor.catalogue.rows import Listed, ListedOffer, types_of
 from advisor.catalogue.upkeep.download import DownloadLimits, HttpSession, RawStore
 from advisor.errors import CatalogueError, UsageError
 
-Read = Callable[..., CatalogueRows]
+Read = Callable[..., Listed]
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def session(tmp_path: Path) -> HttpSession:
 
 @pytest.fixture
 def read(tmp_path: Path) -> Read:
-    def parse(adapter: Adapter, **files: bytes) -> CatalogueRows:
+    def parse(adapter: Adapter, **files: bytes) -> Listed:
         return adapter.parse([raw(tmp_path, name, body) for name, body in files.items()], "")
 
     return parse
@@ -51,9 +51,9 @@ def raw(folder: Path, name: str, body: bytes) -> RawFile:
     return local_file(name, folder / name)
 
 
-def prices(rows: CatalogueRows) -> dict[tuple[str, str], PriceRow]:
-    assert len({one.key for one in rows.prices}) == len(rows.prices)
-    return {(one.instance_type, one.region): one for one in rows.prices}
+def prices(rows: Listed) -> dict[tuple[str, str], ListedOffer]:
+    assert len({one.key for one in rows}) == len(rows)
+    return {(one.instance_type, one.region): one for one in rows if one.region}
 
 
 # Azure ---------------------------------------------------------------------------------------
@@ -253,7 +253,7 @@ def test_gcosts_reads_every_way_to_pay_and_its_own_date(site: Site, session: Htt
     assert row.reserved_1y_usd_per_h == pytest.approx(1689.37 / 730)
     assert row.reserved_3y_usd_per_h == pytest.approx(938.57 / 730)
     assert row.provenance.as_of == "2026-11-18"
-    kinds = {one.instance_type: one for one in rows.types}
+    kinds = {one.instance_type: one for one in types_of(rows).values()}
     assert kinds["a2-highgpu-1g"].accelerator_count == 1
     assert kinds["e2-micro"].vcpus == 0.25
 
@@ -326,7 +326,7 @@ def test_skypilot_takes_the_cheapest_zone_and_both_forms_of_gpu_info(
     row = found["gpu_1x_a10", "us-east-1"]
     assert (row.on_demand_usd_per_h, row.spot_usd_per_h) == (0.70, 0.5)
     assert "unconfirmed" in row.provenance.licence
-    kind = next(one for one in rows.types if one.instance_type == "gpu_1x_a10")
+    kind = next(one for one in rows if one.instance_type == "gpu_1x_a10")
     assert kind.accelerator_memory_gib == 24.0
 
 
@@ -351,7 +351,7 @@ def test_skypilot_names_what_is_wrong(read: Read, body: bytes, place: str) -> No
 def test_gpu_info_is_read_and_never_run(read: Read) -> None:
     evil = "\"__import__('os').system('touch /tmp/run')\""
     rows = read(SkyPilot("lambda"), vms__csv=payload.skypilot(f"m,A10,1,4,16,1,r,{evil},"))
-    assert rows.types[0].accelerator_memory_gib is None
+    assert rows[0].accelerator_memory_gib is None
 
 
 # All -----------------------------------------------------------------------------------------

@@ -26,9 +26,7 @@ from .offer_columns import Pricing as Pricing
 from .offer_columns import TypeColumns as TypeColumns
 from .overrides import SHORTEST_BILL_H as SHORTEST_BILL_H
 from .overrides import charged_h as charged_h
-from .providers.sources import CatalogueRows as CatalogueRows
-from .providers.sources import PriceRow as PriceRow
-from .providers.sources import TypeRow as TypeRow
+from .providers.sources import ListedOffer as ListedOffer
 from .providers.sources import provenance as provenance
 from .providers.sources import read_content as read_content
 from .providers.sources import sources as sources

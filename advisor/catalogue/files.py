@@ -57,6 +57,14 @@ PRICES: Final = (
     Column(name="reserved_1y_usd_per_h", low=1e-5, high=MAX_PRICE_USD_PER_H, is_optional=True),
     Column(name="reserved_3y_usd_per_h", low=1e-5, high=MAX_PRICE_USD_PER_H, is_optional=True),
 )
+# What a source lists: a machine, and its prices in a region. ``accelerator_memory_gib`` is only
+# checked, not kept: accelerators.csv is the authority.
+LISTED: Final = (
+    *TYPES,
+    Column(name="accelerator_memory_gib", high=100_000),
+    text("region", "where it is sold; empty: it has no price"),
+    *(column for column in PRICES if not column.name.endswith("_id")),
+)
 # Who says so, what the terms are, and since when it has been so.
 SOURCED: Final = tuple(text(name, is_required=True) for name in ("source", "licence", "as_of"))
 REGIONS: Final = (text("region", is_required=True),)

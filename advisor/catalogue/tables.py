@@ -12,10 +12,10 @@ import gzip
 import io
 import warnings
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final, Literal, cast
+from typing import IO, TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeVar, cast
 
 import numpy as np
 
@@ -57,6 +57,44 @@ class Column:
 def text(name: str, means: str = "", **rules: Any) -> Column:
     """Declare a column of text."""
     return Column(name=name, kind="text", means=means, **rules)
+
+
+if TYPE_CHECKING:
+
+    class Record:
+        """A row whose attributes a table of columns declares (``record``)."""
+
+        __dataclass_fields__: ClassVar[dict[str, Any]]
+
+        def __init__(self, **facts: Any) -> None: ...
+        def __getattr__(self, name: str) -> Any: ...
+
+else:
+
+    class Record:
+        """A row whose attributes a table of columns declares (``record``)."""
+
+        __slots__ = ()
+
+
+Recorded = TypeVar("Recorded", bound=Record)
+
+
+def record(columns: Sequence[Column]) -> Callable[[type[Recorded]], type[Recorded]]:
+    """Make a class a frozen row of a table: a field for the fact of each column.
+
+    What is left out is unknown: ``""`` or None, and 0 where the column must have a number.
+    """
+
+    def made(cls: type[Recorded]) -> type[Recorded]:
+        for column in columns:
+            blank: Any = 0.0 if column.is_required else None
+            name = column.fact or column.name
+            cls.__annotations__[name] = "float | None" if column.is_number else "str"
+            setattr(cls, name, blank if column.is_number else "")
+        return dataclass(frozen=True, slots=True, kw_only=True)(cls)
+
+    return made
 
 
 def read_bytes(path: Path) -> bytes:

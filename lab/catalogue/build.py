@@ -11,7 +11,7 @@ import argparse
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,7 +21,7 @@ from advisor import data
 from advisor.catalogue import files
 from advisor.catalogue.offer_columns import Bools, Floats, Provenance
 from advisor.catalogue.providers.aws import region_code
-from advisor.catalogue.rows import CatalogueRows, PriceRow, TypeRow, read_rows, write_rows
+from advisor.catalogue.rows import ListedOffer, read_rows, types_of, with_types, write_rows
 from advisor.catalogue.specifications import family
 from advisor.catalogue.tables import Column, numbers, read, text, texts, write
 from advisor.lab.catalogue import networks
@@ -199,8 +199,9 @@ def build(source: Path, target: Path) -> None:
     types, measured = _read(source / "types.csv.gz"), _read(source / "interconnect_measured.csv")
     pairs: Any = zip(types["provider"], types["instance_type"], strict=True)
     names = dict(zip(types["type_id"], pairs, strict=True))
-    found = tuple(_type(row) for row in types.itertuples())
-    write_rows(target, CatalogueRows(types=found, prices=tuple(_prices(source, names))))
+    found = {one.type_key: one for one in map(_type, types.itertuples())}
+    priced = tuple(_prices(source, {at: found[key] for at, key in names.items()}))
+    write_rows(target, with_types(priced, found))
     write_networks(source, target)
     _write_share_alike(target, types, measured, converted(source, types))
     _write_links(measured, target)
@@ -219,7 +220,7 @@ def _write(path: Path, columns: tuple[Column, ...], rows: Any) -> None:
     write(path, names, rows if isinstance(rows, list) else rows[names].itertuples(index=False))
 
 
-def _prices(source: Path, names: Mapping[Any, tuple[str, str]]) -> Iterator[PriceRow]:
+def _prices(source: Path, types: Mapping[Any, ListedOffer]) -> Iterator[ListedOffer]:
     provenances = _read(source / "price_provenance.csv")
     known: dict[Any, Any] = dict(
         zip(provenances["prov_id"], provenances.itertuples(), strict=True)
@@ -230,11 +231,9 @@ def _prices(source: Path, names: Mapping[Any, tuple[str, str]]) -> Iterator[Pric
         pair = (row.prov_id, str(row.listing_status))
         if pair not in made:
             made[pair] = _provenance(known[row.prov_id], pair[1])
-        provider, instance_type = names[row.type_id]
         band = _number(row.spot_interruption_band)
-        yield PriceRow(
-            provider=provider,
-            instance_type=instance_type,
+        yield replace(
+            types[row.type_id],
             region=str(row.region),
             on_demand_usd_per_h=_number(row.price_usd_hour),
             spot_usd_per_h=_number(row.spot_price_usd_hour),
@@ -255,14 +254,14 @@ def _provenance(one: Any, listing: str) -> Provenance:
     )
 
 
-def _type(row: Any) -> TypeRow:
+def _type(row: Any) -> ListedOffer:
     """Drop what is under CC BY-SA 4.0: Azure specifications and CPU models of Spare Cores."""
     is_share_alike = row.spec_source.startswith("SpareCores")
     same = ("provider", "instance_type", "cpu_arch", "accelerator", "rdma", "intra_node_link")
     numeric = ("coremark_per_vcpu", "network_gbps", "local_ssd_gb")
     told: dict[str, Any] = {name: getattr(row, name) for name in same}
     told |= {name: _number(getattr(row, name)) for name in numeric}
-    return TypeRow(
+    return ListedOffer(
         **told,
         vcpus=None if is_share_alike else _number(row.vcpus),
         memory_gib=None if is_share_alike else _number(row.memory_gib),
@@ -312,7 +311,7 @@ def _basis(value: Any, is_measured: bool) -> str:
 
 def write_networks(source: Path, target: Path) -> None:
     """Write what providers' pages state of the networks of the types that ``target`` holds."""
-    rows = networks.network_rows(source, read_rows(target).types)
+    rows = networks.network_rows(source, list(types_of(read_rows(target)).values()))
     names = [column.name for column in files.NETWORKS]
     told = [[getattr(row, name) for name in names] for row in rows]
     _write(target / files.NETWORKS_FILE, files.NETWORKS, told)

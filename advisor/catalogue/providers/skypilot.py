@@ -19,10 +19,10 @@ from advisor.catalogue.providers.base import (
     RawFile,
     fault,
     price,
-    price_row,
+    priced,
     read_content,
 )
-from advisor.catalogue.rows import CatalogueRows, TypeRow
+from advisor.catalogue.rows import Listed, ListedOffer, with_types
 from advisor.collectors import bounded
 from advisor.providers import provider_of
 
@@ -51,9 +51,9 @@ class SkyPilot:
         """Tell whether a file of a user's folder is for this adapter."""
         return f"/{path}".endswith((f"/{self._cloud}/vms.csv", f"/{self._cloud}/vms.csv.gz"))
 
-    def parse(self, files: Sequence[RawFile], as_of: str) -> CatalogueRows:
+    def parse(self, files: Sequence[RawFile], as_of: str) -> Listed:
         """Read the table."""
-        types: dict[str, TypeRow] = {}
+        types: dict[str, ListedOffer] = {}
         cheapest: dict[tuple[str, str], dict[str, float]] = {}
         date = as_of
         for file in files:
@@ -69,21 +69,19 @@ class SkyPilot:
                         place = f"row {number}, column {column!r}"
                         usd, key = price(file, place, row[column]), f"{field}_usd_per_h"
                         prices[key] = min(usd, prices.get(key, usd))
-        return CatalogueRows(
-            types=tuple(types.values()),
-            prices=tuple(
-                price_row(self, key, ways, date, listing="list-price-no-stock-info")
-                for key, ways in cheapest.items()
-                if ways
-            ),
+        rows = tuple(
+            priced(self, types[name], region, ways, date, listing="list-price-no-stock-info")
+            for (name, region), ways in cheapest.items()
+            if ways
         )
+        return with_types(rows, {one.type_key: one for one in types.values()})
 
-    def _type(self, file: RawFile, number: int, row: Mapping[str, str]) -> TypeRow:
+    def _type(self, file: RawFile, number: int, row: Mapping[str, str]) -> ListedOffer:
         def size(column: str) -> float | None:
             place = f"row {number}, column {column!r}"
             return price(file, place, row[column]) or None if row.get(column) else None
 
-        return TypeRow(
+        return ListedOffer(
             provider=self.name,
             instance_type=row["InstanceType"],
             vcpus=size("vCPUs"),

@@ -20,28 +20,26 @@ from advisor.catalogue.providers.base import (
     FetchSession,
     RawFile,
     price,
-    price_row,
+    priced,
     provenance,
     read_content,
     read_json,
 )
 from advisor.catalogue.providers.gcosts import GCosts
 from advisor.catalogue.providers.skypilot import SkyPilot
-from advisor.catalogue.rows import CatalogueRows, PriceRow, TypeRow
+from advisor.catalogue.rows import ListedOffer
 from advisor.errors import CatalogueError, UsageError
 from advisor.providers import providers
 
 __all__ = [
     "GROUP",
     "Adapter",
-    "CatalogueRows",
     "FetchSession",
-    "PriceRow",
+    "ListedOffer",
     "RawFile",
     "Source",
-    "TypeRow",
     "price",
-    "price_row",
+    "priced",
     "provenance",
     "read_content",
     "read_json",
