@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from advisor.catalogue.offer_columns import OfferColumns, TypeColumns
 from advisor.catalogue.snapshot import bundled_folder
-from advisor.catalogue.tables import Column, read, text
+from advisor.catalogue.tables import Column, read_facts, text
 from advisor.errors import CatalogueError
 
 UNITS: Final = ("vcpus", "gpus", "machines", "usd_per_h")
@@ -66,22 +66,13 @@ def account_limits(path: Path | None = None) -> tuple[AccountLimit, ...]:
 
 @cache
 def _limits(where: Path) -> tuple[AccountLimit, ...]:
-    table = read(where, COLUMNS)
-    unknown = sorted({str(unit) for unit in table["unit"]} - set(UNITS))
+    rows = read_facts(where, COLUMNS)
+    unknown = sorted({row["unit"] for row in rows} - set(UNITS))
     if unknown:
         raise CatalogueError(
             f"{where}: the unit {unknown[0]!r} is unknown", hint=f"one of: {', '.join(UNITS)}"
         )
-    fields = ("provider", "instance_types", "limit", "unit", "as_of", "source")
-    rows = zip(*(table[name] for name in fields), table["checked"], strict=True)
-    return tuple(
-        AccountLimit(
-            provider=str(provider), instance_types=str(names), limit=float(limit), unit=str(unit),
-            as_of=str(as_of), source=str(source),
-        )
-        for provider, names, limit, unit, as_of, source, checked in rows
-        if checked == "yes"
-    )  # fmt: skip
+    return tuple(AccountLimit(**row) for row in rows if row.pop("checked") == "yes")
 
 
 def rented_at_once(types: TypeColumns, offers: OfferColumns) -> NDArray[np.float64]:

@@ -34,76 +34,16 @@ from advisor.catalogue.offer_columns import (
 from advisor.catalogue.overrides import Overrides, read_rules
 from advisor.catalogue.select import OfferFilter
 from advisor.catalogue.snapshot import Snapshot, find, read_snapshot
-from advisor.catalogue.tables import Column, known, read
+from advisor.catalogue.tables import read_facts
 from advisor.collectors.atomic import config_folder
 from advisor.errors import CatalogueError
-from advisor.planners.core import GB, GIB
+from advisor.planners.core import GIB
 from advisor.planners.spot import BANDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pandas import DataFrame
-
-
-# Read what is looked up, not ranked: measured links, and prices of storage and traffic.
-
-
-def read_links(path: Path | None) -> tuple[dict[str, Any], ...]:
-    """Read the copies measured on instances (nvbandwidth); none without the file.
-
-    One direction, None where not measured; ``gpu_name`` is as the driver says it, copies between
-    devices are over all pairs, and with ``has_peer_access`` do not go through host memory. Raises
-    CatalogueError if the file cannot be read or a cell breaks its rule.
-    """
-    if path is None:
-        return ()
-    return tuple(
-        {
-            "provider": row["provider"],
-            "instance_type": row["instance_type"],
-            "gpu_name": row["gpu_name"],
-            "gpu_count": known(row["gpu_count"]),
-            "pcie_generation": known(row["pcie_gen"]),
-            "pcie_lanes": known(row["pcie_width"]),
-            "host_to_device_bytes_per_s": known(row["h2d_gbs"], GB),
-            "device_to_host_bytes_per_s": known(row["d2h_gbs"], GB),
-            "device_to_device_min_bytes_per_s": known(row["d2d_min_gbs"], GB),
-            "device_to_device_median_bytes_per_s": known(row["d2d_median_gbs"], GB),
-            "device_to_device_max_bytes_per_s": known(row["d2d_max_gbs"], GB),
-            "has_peer_access": {"yes": True, "no": False}.get(row["p2p"]),
-            "source": row["source"],
-        }
-        for row in _rows(path, files.LINKS)
-    )
-
-
-def read_other_prices(path: Path | None) -> tuple[OtherPrice, ...]:
-    """Read the prices of storage and traffic; none without the file.
-
-    Raises CatalogueError if the file cannot be read or a cell breaks its rule.
-    """
-    if path is None:
-        return ()
-    return tuple(
-        OtherPrice(
-            provider=row["provider"],
-            region=row["region"],
-            item=row["item"],
-            tier=row["tier"],
-            price_usd=float(row["price"]),
-            unit=row["unit"],
-            as_of=row["as_of"],
-            source=row["source"],
-        )
-        for row in _rows(path, files.OTHER_PRICES)
-    )
-
-
-def _rows(path: Path, columns: tuple[Column, ...]) -> list[dict[str, Any]]:
-    table = read(path, columns)
-    cells = zip(*(list(values) for values in table.values()), strict=True)
-    return [dict(zip(table, row, strict=True)) for row in cells]
 
 
 class Catalogue:
@@ -249,13 +189,23 @@ class Catalogue:
 
     @cached_property
     def links(self) -> tuple[dict[str, Any], ...]:
-        """The instances on which copies between host and devices were measured."""
-        return read_links(find(self._folders, files.LINKS_FILE))
+        """The instances on which copies were measured (nvbandwidth); none without the file.
+
+        One direction, None where not measured; ``gpu_name`` is as the driver says it, copies
+        between devices are over all pairs, and with ``has_peer_access`` do not go through host
+        memory.
+        """
+        path = find(self._folders, files.LINKS_FILE)
+        rows = read_facts(path, files.LINKS) if path else ()
+        peers = {"yes": True, "no": False}
+        return tuple(row | {"has_peer_access": peers.get(row.pop("p2p"))} for row in rows)
 
     @cached_property
     def other_prices(self) -> tuple[OtherPrice, ...]:
         """Prices of storage and of outgoing traffic."""
-        return read_other_prices(find(self._folders, files.OTHER_PRICES_FILE))
+        path = find(self._folders, files.OTHER_PRICES_FILE)
+        rows = read_facts(path, files.OTHER_PRICES) if path else ()
+        return tuple(OtherPrice(**row) for row in rows)
 
     def to_frame(self) -> DataFrame:
         """Return one row a (type, region) with the type's columns beside the prices."""

@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from advisor.catalogue.snapshot import bundled_folder
-from advisor.catalogue.tables import Column, read, text
+from advisor.catalogue.tables import Column, read_facts, text
 from advisor.errors import CatalogueError, UsageError
 from advisor.quantities import parse_cores_and_memory
 
@@ -80,13 +79,10 @@ def container_offers(path: Path | None = None) -> dict[str, ContainerOffer]:
     Raises CatalogueError if the file cannot be read or a cell breaks its rule.
     """
     where = path or bundled_folder() / "containers.csv"
-    table = read(where, COLUMNS)
-    found = {}
-    for row in zip(*(list(column) for column in table.values()), strict=True):
-        cells = dict(zip(table, row, strict=True))
-        price = float(cells["accelerator_usd_per_h"])
-        cells["accelerator_usd_per_h"] = 0.0 if math.isnan(price) else price
-        offer = ContainerOffer(**cells)
+    found: dict[str, ContainerOffer] = {}
+    for row in read_facts(where, COLUMNS):
+        extra = row["accelerator_usd_per_h"] or 0.0
+        offer = ContainerOffer(**row | {"accelerator_usd_per_h": extra})
         if offer.name in found:
             raise CatalogueError(f"{where}: {offer.name} appears twice", hint="take one row out")
         found[offer.name] = offer

@@ -177,13 +177,18 @@ LINKS: Final = (
     text("instance_type", is_required=True),
     text("gpu_name"),
     Column(name="gpu_count", low=0, high=10_000),
-    Column(name="pcie_gen", low=1, high=10),
-    Column(name="pcie_width", low=1, high=32),
-    Column(name="h2d_gbs", high=100_000),
-    Column(name="d2h_gbs", high=100_000),
-    Column(name="d2d_min_gbs", high=100_000),
-    Column(name="d2d_median_gbs", high=100_000),
-    Column(name="d2d_max_gbs", high=100_000),
+    Column(name="pcie_gen", low=1, high=10, fact="pcie_generation"),
+    Column(name="pcie_width", low=1, high=32, fact="pcie_lanes"),
+    *(
+        Column(name=f"{name}_gbs", high=100_000, unit=GB, fact=f"{fact}_bytes_per_s")
+        for name, fact in (
+            ("h2d", "host_to_device"),
+            ("d2h", "device_to_host"),
+            ("d2d_min", "device_to_device_min"),
+            ("d2d_median", "device_to_device_median"),
+            ("d2d_max", "device_to_device_max"),
+        )
+    ),
     text("p2p"),
     text("source"),
 )
@@ -192,7 +197,7 @@ OTHER_PRICES: Final = (
     text("region"),
     text("item", is_required=True),
     text("tier"),
-    Column(name="price", low=0, high=1_000_000, is_required=True),
+    Column(name="price", low=0, high=1_000_000, is_required=True, fact="price_usd"),
     text("unit", is_required=True),
     text("as_of"),
     text("source"),

@@ -8,7 +8,6 @@ GPUDirect run over the network interfaces, whose advertised rate is stated besid
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -17,7 +16,7 @@ import numpy as np
 
 from advisor.catalogue import files
 from advisor.catalogue.offer_columns import Bools, Floats, Texts
-from advisor.catalogue.tables import numbers, read, texts
+from advisor.catalogue.tables import read_facts
 
 GBIT_BYTES: Final = 1e9 / 8
 _FABRIC: Final = re.compile(r"(?:IB(?:-[A-Z]+)?|RoCE)-(?:(?P<ports>\d+)x)?(?P<gbps>\d+)")
@@ -89,15 +88,15 @@ def network_columns(
     burst, transport = gbps.copy(), rdma.astype(object)
     source = np.full(len(name), "", dtype=object)
     place = {key: at for at, key in enumerate(zip(provider.tolist(), name.tolist(), strict=True))}
-    for row in _stated(path):
-        at = place.get(row.key)
+    for row in read_facts(path, files.NETWORKS) if path else ():
+        at = place.get((row["provider"], row["instance_type"]))
         if at is None:
             continue
-        source[at] = row.source
-        if not np.isnan(row.gbps):
-            sustained[at] = burst[at] = row.gbps
-        if row.rdma:
-            transport[at] = row.rdma
+        source[at] = "{source} ({basis}; {licence}; {as_of})".format_map(row)
+        if row["network_gbps"] is not None:
+            sustained[at] = burst[at] = row["network_gbps"]
+        if row["rdma"]:
+            transport[at] = row["rdma"]
     names: list[str] = transport.tolist()
     pairs = zip(sustained.tolist(), names, strict=True)
     return NetworkColumns(
@@ -107,27 +106,3 @@ def network_columns(
         is_rdma=np.array([bypasses_kernel(each) for each in names], dtype=bool),
         source=np.array(source.tolist(), dtype=str),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Stated:
-    key: tuple[str, str]
-    gbps: float
-    rdma: str
-    source: str
-
-
-def _stated(path: Path | None) -> Sequence[_Stated]:
-    if path is None:
-        return ()
-    table = read(path, files.NETWORKS)
-    cells = zip(
-        texts(table, "provider"), texts(table, "instance_type"),
-        numbers(table, "network_gbps").tolist(), texts(table, "rdma"), texts(table, "basis"),
-        texts(table, "source"), texts(table, "licence"), texts(table, "as_of"),
-        strict=True,
-    )  # fmt: skip
-    return [
-        _Stated((provider, name), gbps, rdma, f"{source} ({basis}; {licence}; {day})")
-        for provider, name, gbps, rdma, basis, source, licence, day in cells
-    ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import date
-from typing import Any, ClassVar, Final, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,41 +80,6 @@ class Provenance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InstanceType:
-    """One row of ``TypeColumns``, which says what each means, with its place in it."""
-
-    index: int
-    provider: str
-    name: str
-    vcpus: float | None
-    memory_bytes: float | None
-    accelerator: str
-    accelerator_count: float
-    accelerator_memory_bytes: float | None
-    network_bytes_per_s: float | None
-    network_burst_bytes_per_s: float | None
-    network_source: str
-    rdma: str
-    is_rdma: bool
-    intra_node_link: str
-    intra_node_bytes_per_s: float | None
-    intra_node_basis: str
-    host_device_bytes_per_s: float | None
-    host_device_basis: str
-    core_speed: float | None
-    core_speed_source: str
-    cpu_model: str
-    cpu_model_source: str
-    cpu_arch: str
-    cpu_baseline: float | None
-    cpu_launch_h: float
-    cpu_surplus_usd_per_h: float | None
-    cpu_baseline_source: str
-    local_ssd_bytes: float | None
-    source: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OtherPrice:
     """What is billed besides instances: storage and outgoing traffic.
 
@@ -129,6 +94,39 @@ class OtherPrice:
     unit: str
     as_of: str
     source: str
+
+
+if TYPE_CHECKING:
+
+    class Record:
+        """A row whose attributes are declared once, as the columns of a table."""
+
+        __dataclass_fields__: ClassVar[dict[str, Any]]
+
+        def __init__(self, **facts: Any) -> None: ...
+        def __getattr__(self, name: str) -> Any: ...
+
+else:
+
+    class Record:
+        """A row whose attributes are declared once, as the columns of a table."""
+
+        __slots__ = ()
+
+
+Recorded = TypeVar("Recorded", bound=Record)
+
+
+def with_fields(blanks: Mapping[str, Any]) -> Callable[[type[Recorded]], type[Recorded]]:
+    """Make a class a frozen row with a field for each name, a blank where it is unknown."""
+
+    def made(cls: type[Recorded]) -> type[Recorded]:
+        for name, blank in blanks.items():
+            cls.__annotations__[name] = "Any"
+            setattr(cls, name, blank)
+        return dataclass(frozen=True, slots=True, kw_only=True)(cls)
+
+    return made
 
 
 Floats = NDArray[np.float64]
@@ -238,6 +236,13 @@ class TypeColumns(_Columns):
             value = column[index].item()
             row[name] = None if value != value else value
         return InstanceType(index=index, **row)
+
+
+@with_fields(dict.fromkeys(column.name for column in fields(TypeColumns)))
+class InstanceType(Record):
+    """One row of ``TypeColumns``, which says what each means; None is unknown."""
+
+    index: int = 0  # its place there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

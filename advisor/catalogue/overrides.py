@@ -22,10 +22,11 @@ from advisor.catalogue.offer_columns import (
     PriceColumns,
     Pricing,
     Provenance,
+    Record,
     Texts,
     TypeColumns,
 )
-from advisor.catalogue.tables import Column, read, text
+from advisor.catalogue.tables import Column, read_facts, record, text
 from advisor.errors import AdvisorError, CatalogueError
 from advisor.planners.core import GIB, HOUR_S
 from advisor.providers import providers
@@ -127,30 +128,11 @@ COLUMNS: Final = (
 UNITS: Final = ("instances", "vcpus", "gpus")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+@record(COLUMNS)
+class Rule(Record):
     """One row of the file; ``place`` names it in errors and as a source."""
 
-    place: str
-    rule: str
-    provider: str
-    instance_type: str = ""
-    region: str = ""
-    pricing: str = ""
-    value: float = np.nan
-    unit: str = ""
-    service: str = ""
-    count: float = np.nan
-    hours: float = np.nan
-    vcpus: float = np.nan
-    memory_gib: float = np.nan
-    accelerator: str = ""
-    accelerator_count: float = np.nan
-    network_gbps: float = np.nan
-    rdma: str = ""
-    intra_node_link: str = ""
-    coremark_per_vcpu: float = np.nan
-    note: str = ""
+    place: str = ""
 
     def fault(self, column: str, what: str, hint: str) -> CatalogueError:
         """Make the error that names this row and one of its columns."""
@@ -163,12 +145,10 @@ def read_rules(path: Path) -> tuple[Rule, ...]:
     Raises CatalogueError if the file cannot be read or a row makes no sense; it names the row and
     the column.
     """
-    table = read(path, COLUMNS)
-    rows = zip(*(list(values) for values in table.values()), strict=True)
     rules = []
-    for number, row in enumerate(rows, start=2):
-        cells: dict[str, Any] = dict(zip(table, row, strict=True))
-        rules.append(Rule(place=f"{path.name}, row {number}", **cells))
+    for number, row in enumerate(read_facts(path, COLUMNS), start=2):
+        facts = {name: np.nan if value is None else value for name, value in row.items()}
+        rules.append(Rule(place=f"{path.name}, row {number}", **facts))
         _check(rules[-1])
     return tuple(rules)
 

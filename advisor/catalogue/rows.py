@@ -13,18 +13,9 @@ from typing import Any, Final
 import numpy as np
 
 from advisor.catalogue import files
-from advisor.catalogue.offer_columns import Provenance
+from advisor.catalogue.offer_columns import Provenance, Record
 from advisor.catalogue.snapshot import part_names, read_provenances
-from advisor.catalogue.tables import (
-    Record,
-    parse_numbers,
-    read,
-    read_bytes,
-    record,
-    texts,
-    unpack,
-    write,
-)
+from advisor.catalogue.tables import parse_numbers, read, read_bytes, record, texts, unpack, write
 
 UNCONFIRMED_PART: Final = ".skypilot-catalog"  # the source whose licence is not confirmed
 TYPE_FACTS: Final = tuple(column.name for column in files.TYPES)

@@ -27,7 +27,16 @@ from advisor.catalogue.accelerators import Accelerator, listed, other_names, rea
 from advisor.catalogue.offer_columns import Floats, PriceColumns, Provenance, Texts, TypeColumns
 from advisor.catalogue.overrides import bills
 from advisor.catalogue.specifications import build_types
-from advisor.catalogue.tables import Column, Values, parse_numbers, read, read_bytes, texts, unpack
+from advisor.catalogue.tables import (
+    Column,
+    Values,
+    parse_numbers,
+    read,
+    read_bytes,
+    read_facts,
+    texts,
+    unpack,
+)
 from advisor.collectors import atomic, bounded
 from advisor.collectors.atomic import config_folder
 from advisor.errors import CatalogueError
@@ -159,15 +168,15 @@ def read_provenances(folder: Path) -> tuple[Provenance, ...]:
 
     Raises CatalogueError if the file cannot be read or a cell breaks its rule.
     """
-    table = read(folder / files.PROVENANCE_FILE, files.PROVENANCE)
-    for number, day in enumerate(texts(table, "as_of"), start=2):
-        if not _is_day(day):
+    rows = read_facts(folder / files.PROVENANCE_FILE, files.PROVENANCE)
+    for number, row in enumerate(rows, start=2):
+        if not _is_day(row["as_of"]):
             raise CatalogueError(
-                f"{files.PROVENANCE_FILE}, row {number}, column 'as_of': is {day!r}, not a day",
+                f"{files.PROVENANCE_FILE}, row {number}, column 'as_of': is {row['as_of']!r}, "
+                "not a day",
                 hint="write YYYY-MM-DD, or nothing for a source without a date",
             )
-    rows = zip(*(texts(table, name) for name in table), strict=True)
-    return tuple(Provenance(**dict(zip(table, row, strict=True))) for row in rows)
+    return tuple(Provenance(**row) for row in rows)
 
 
 def _is_day(text: str) -> bool:

@@ -10,16 +10,17 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import math
 import warnings
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeVar, cast
+from typing import IO, Any, Final, Literal, cast
 
 import numpy as np
 
-from advisor.catalogue.offer_columns import Bools, Floats
+from advisor.catalogue.offer_columns import Bools, Floats, Recorded, with_fields
 from advisor.collectors import atomic, bounded
 from advisor.errors import CatalogueError
 
@@ -59,42 +60,19 @@ def text(name: str, means: str = "", **rules: Any) -> Column:
     return Column(name=name, kind="text", means=means, **rules)
 
 
-if TYPE_CHECKING:
-
-    class Record:
-        """A row whose attributes a table of columns declares (``record``)."""
-
-        __dataclass_fields__: ClassVar[dict[str, Any]]
-
-        def __init__(self, **facts: Any) -> None: ...
-        def __getattr__(self, name: str) -> Any: ...
-
-else:
-
-    class Record:
-        """A row whose attributes a table of columns declares (``record``)."""
-
-        __slots__ = ()
-
-
-Recorded = TypeVar("Recorded", bound=Record)
-
-
 def record(columns: Sequence[Column]) -> Callable[[type[Recorded]], type[Recorded]]:
     """Make a class a frozen row of a table: a field for the fact of each column.
 
     What is left out is unknown: ``""`` or None, and 0 where the column must have a number.
     """
-
-    def made(cls: type[Recorded]) -> type[Recorded]:
-        for column in columns:
-            blank: Any = 0.0 if column.is_required else None
-            name = column.fact or column.name
-            cls.__annotations__[name] = "float | None" if column.is_number else "str"
-            setattr(cls, name, blank if column.is_number else "")
-        return dataclass(frozen=True, slots=True, kw_only=True)(cls)
-
-    return made
+    return with_fields(
+        {
+            column.fact or column.name: (0.0 if column.is_required else None)
+            if column.is_number
+            else ""
+            for column in columns
+        }
+    )
 
 
 def read_bytes(path: Path) -> bytes:
@@ -146,21 +124,21 @@ def read_facts(path: Path, columns: Sequence[Column]) -> list[dict[str, Any]]:
     table = read(path, columns)
     length = max(map(len, table.values()), default=0)
     facts = {
-        column.fact or column.name: [
-            _fact(cell, column) for cell in table.get(column.name, [""] * length)
-        ]
+        column.fact or column.name: _facts(table.get(column.name, [""] * length), column)
         for column in columns
     }
     return [dict(zip(facts, row, strict=True)) for row in zip(*facts.values(), strict=True)]
 
 
-def _fact(cell: Any, column: Column) -> Any:
-    if column.is_number:
-        value = known(float(cell), column.unit) if cell != "" else None
-        return int(value) if value is not None and column.kind == "integer" else value
-    if column.kind == "names":
-        return tuple(name.strip() for name in cell.split(";") if name.strip())
-    return cell == "yes" if column.kind == "flag" else cell
+def _facts(cells: Values, column: Column) -> Sequence[Any]:
+    if isinstance(cells, list) and not column.is_number:
+        if column.kind == "names":
+            return [tuple(one.strip() for one in cell.split(";") if one.strip()) for cell in cells]
+        return [cell == "yes" for cell in cells] if column.kind == "flag" else cells
+    blank = [math.nan] * len(cells)
+    numbers = [known(cell, column.unit) for cell in (blank if isinstance(cells, list) else cells)]
+    is_whole = column.kind == "integer"
+    return [None if one is None else int(one) for one in numbers] if is_whole else numbers
 
 
 def parse(content: str, columns: Sequence[Column], name: str) -> dict[str, Values]:
@@ -322,7 +300,7 @@ def texts(table: Mapping[str, Values], name: str) -> list[str]:
 
 def known(value: float, unit: float = 1.0) -> float | None:
     """Return a cell in SI units; None where it is empty."""
-    return None if np.isnan(value) else float(value) * unit
+    return None if value != value else float(value) * unit
 
 
 def numbers(table: Mapping[str, Values], name: str) -> Floats:
