@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from advisor.catalogue import Catalogue, OfferFilter, Pricing, snapshot
-from advisor.catalogue.overrides import SHORTEST_BILL_H, charged_h
+from advisor.catalogue import SHORTEST_BILL_H, Catalogue, OfferFilter, Pricing, charged_h, snapshot
 from advisor.errors import CatalogueError
 
 HEADER = (

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from advisor.answer import Candidate, Recommendation
 from advisor.ask import Constraints
 from advisor.catalogue import parse_gpus
-from advisor.catalogue.overrides import bills, charged_h
+from advisor.catalogue.billing import bills, charged_h
 from advisor.cli.program import app
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job, Program

@@ -4,6 +4,8 @@ from .accelerators import shipped as shipped
 from .accounts import REQUEST_H as REQUEST_H
 from .accounts import account_limits as account_limits
 from .accounts import rented_at_once as rented_at_once
+from .billing import SHORTEST_BILL_H as SHORTEST_BILL_H
+from .billing import charged_h as charged_h
 from .catalogue import OFFER_FIELDS as OFFER_FIELDS
 from .catalogue import OLD_DAYS as OLD_DAYS
 from .catalogue import Catalogue as Catalogue
@@ -24,8 +26,6 @@ from .offer_columns import OfferColumns as OfferColumns
 from .offer_columns import OtherPrice as OtherPrice
 from .offer_columns import Pricing as Pricing
 from .offer_columns import TypeColumns as TypeColumns
-from .overrides import SHORTEST_BILL_H as SHORTEST_BILL_H
-from .overrides import charged_h as charged_h
 from .providers.sources import ListedOffer as ListedOffer
 from .providers.sources import provenance as provenance
 from .providers.sources import read_content as read_content

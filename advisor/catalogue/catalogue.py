@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import UTC, date, datetime
 from functools import cached_property
 from pathlib import Path
@@ -31,7 +31,7 @@ from advisor.catalogue.offer_columns import (
     Texts,
     TypeColumns,
 )
-from advisor.catalogue.overrides import Overrides, read_rules
+from advisor.catalogue.overrides import apply_rules, read_rules
 from advisor.catalogue.select import OfferFilter
 from advisor.catalogue.snapshot import Snapshot, find, read_snapshot
 from advisor.catalogue.tables import read_facts
@@ -82,7 +82,7 @@ class Catalogue:
         """
         snapshot = _current_snapshot() if path is None else _snapshot(Path(path))
         rules = _rules_file(overrides) if with_overrides else None
-        return cls(snapshot if rules is None else _overridden(snapshot, rules))
+        return cls(snapshot if rules is None else apply_rules(read_rules(rules), snapshot))
 
     def __repr__(self) -> str:
         return (
@@ -250,19 +250,6 @@ def _rules_file(named: Path | str | None) -> Path | None:
         return Path(named)
     usual = config_folder() / "overrides.csv"
     return usual if usual.is_file() else None
-
-
-def _overridden(snapshot: Snapshot, path: Path) -> Snapshot:
-    rules = read_rules(path)
-    saved = datetime.fromtimestamp(path.stat().st_mtime, UTC).date()
-    overrides = Overrides(
-        rules=rules,
-        saved_at=saved.isoformat(),
-        accelerators=snapshot.accelerators,
-        canonical=lambda name: gpus.canonical(name, snapshot.accelerators, snapshot.aliases),
-    )
-    offers = overrides.apply(snapshot.types, snapshot.prices)
-    return replace(snapshot, types=offers.types, prices=offers.prices)
 
 
 def _age_days(as_of: str) -> float:

@@ -8,14 +8,14 @@ GPUDirect run over the network interfaces, whose advertised rate is stated besid
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from advisor.catalogue import files
-from advisor.catalogue.offer_columns import Bools, Floats, Texts
+from advisor.catalogue.offer_columns import Floats, Texts
 from advisor.catalogue.tables import read_facts
 
 GBIT_BYTES: Final = 1e9 / 8
@@ -56,25 +56,13 @@ def sustained_network(gbps: float, transport: str) -> float:
     return GBIT_BYTES * (gbps if rate is None else rate)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkColumns:
-    """The networks of all types, one row a type."""
-
-    # bytes_per_s, burst_bytes_per_s: as ``TypeColumns``'; NaN where nobody says
-    bytes_per_s: Floats
-    burst_bytes_per_s: Floats
-    rdma: Texts
-    is_rdma: Bools
-    # the page that states them, its licence and day; ``""`` where the type's own source does, or
-    # none
-    source: Texts
-
-
 def network_columns(
     path: Path | None, provider: Texts, name: Texts,
     *, gbps: Floats, baseline_gbps: Floats, rdma: Texts,
-) -> NetworkColumns:  # fmt: skip
-    """Join what the types' sources say with what providers' pages state; a page wins.
+) -> dict[str, NDArray[Any]]:  # fmt: skip
+    """Join what the types' sources say with what pages state, as columns of ``TypeColumns``.
+
+    A page wins.
 
     Raises CatalogueError if the file cannot be read or a cell breaks its rule.
 
@@ -99,10 +87,10 @@ def network_columns(
             transport[at] = row["rdma"]
     names: list[str] = transport.tolist()
     pairs = zip(sustained.tolist(), names, strict=True)
-    return NetworkColumns(
-        bytes_per_s=np.array([sustained_network(rate, each) for rate, each in pairs]),
-        burst_bytes_per_s=burst * GBIT_BYTES,
-        rdma=np.array(names, dtype=str),
-        is_rdma=np.array([bypasses_kernel(each) for each in names], dtype=bool),
-        source=np.array(source.tolist(), dtype=str),
-    )
+    return {
+        "network_bytes_per_s": np.array([sustained_network(*pair) for pair in pairs]),
+        "network_burst_bytes_per_s": burst * GBIT_BYTES,
+        "rdma": np.array(names, dtype=str),
+        "is_rdma": np.array([bypasses_kernel(each) for each in names], dtype=bool),
+        "network_source": np.array(source.tolist(), dtype=str),
+    }

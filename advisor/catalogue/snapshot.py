@@ -24,8 +24,8 @@ import numpy as np
 from advisor import data
 from advisor.catalogue import files
 from advisor.catalogue.accelerators import Accelerator, listed, other_names, read_accelerators
+from advisor.catalogue.billing import bills
 from advisor.catalogue.offer_columns import Floats, PriceColumns, Provenance, Texts, TypeColumns
-from advisor.catalogue.overrides import bills
 from advisor.catalogue.specifications import build_types
 from advisor.catalogue.tables import (
     Column,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import translate
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from advisor.catalogue import files
 from advisor.catalogue.accelerators import Accelerator
@@ -132,89 +132,63 @@ def build_types(
     unknown; ``pages``: by name the files of what providers' pages state (networks, processors,
     baselines), likewise.
     """
-    provider, name = np.array(texts(table, "provider")), np.array(texts(table, "instance_type"))
+    stated = {column: np.asarray(values) for column, values in table.items()}
+    provider, name = stated["provider"], stated.pop("instance_type")
     extra = _measured(share_alike, provider, name)
-    stated_model = np.array(texts(table, "cpu_model"))
+    for column in ("vcpus", "memory_gib"):
+        stated[column] = np.where(np.isnan(stated[column]), extra[column], stated[column])
     cpu_model, cpu_model_source = _processor_columns(
         pages[files.PROCESSORS_FILE], provider, name,
-        np.where(stated_model == "", extra.texts["cpu_model"], stated_model),
+        np.where(stated["cpu_model"] == "", extra["cpu_model"], stated["cpu_model"]),
     )  # fmt: skip
-    accelerator = np.array(texts(table, "accelerator"))
-    burst = _burst_columns(pages[files.BURSTABLE_FILE], provider, name)
+    burst, coremark_share = _burst_columns(pages[files.BURSTABLE_FILE], provider, name)
     core_speed, core_speed_source = fill(
         provider,
         name,
         cpu_model,
-        numbers(table, "coremark_per_vcpu") / burst.coremark_share,
-        extra.numbers["coremark_per_vcpu_converted"],
+        stated.pop("coremark_per_vcpu") / coremark_share,
+        extra["coremark_per_vcpu_converted"],
     )
     network = network_columns(
         pages[files.NETWORKS_FILE], provider, name,
-        gbps=numbers(table, "network_gbps"),
-        baseline_gbps=numbers(table, "network_baseline_gbps"),
-        rdma=np.array(texts(table, "rdma")),
+        gbps=stated.pop("network_gbps"),
+        baseline_gbps=stated.pop("network_baseline_gbps"),
+        rdma=stated["rdma"],
     )  # fmt: skip
-    return TypeColumns(
-        provider=provider,
-        name=name,
-        vcpus=_filled(numbers(table, "vcpus"), extra.numbers["vcpus"]),
-        memory_bytes=GIB * _filled(numbers(table, "memory_gib"), extra.numbers["memory_gib"]),
-        accelerator=accelerator,
-        accelerator_count=numbers(table, "accelerator_count"),
-        accelerator_memory_bytes=_accelerator_memory(accelerator, accelerators),
-        network_bytes_per_s=network.bytes_per_s,
-        network_burst_bytes_per_s=network.burst_bytes_per_s,
-        network_source=network.source,
-        rdma=network.rdma,
-        is_rdma=network.is_rdma,
-        intra_node_link=np.array(texts(table, "intra_node_link")),
-        intra_node_bytes_per_s=GB * extra.numbers["intra_node_gbs"],
-        intra_node_basis=extra.texts["intra_node_basis"],
-        host_device_bytes_per_s=GB * extra.numbers["host_device_gbs"],
-        host_device_basis=extra.texts["host_device_basis"],
-        core_speed=core_speed,
-        core_speed_source=core_speed_source,
-        cpu_model=cpu_model,
-        cpu_model_source=cpu_model_source,
-        cpu_arch=np.array(texts(table, "cpu_arch")),
-        cpu_baseline=burst.baseline,
-        cpu_launch_h=burst.launch_h,
-        cpu_surplus_usd_per_h=burst.surplus_usd_per_h,
-        cpu_baseline_source=burst.source,
-        local_ssd_bytes=GB * numbers(table, "local_ssd_gb"),
-        source=np.array(texts(table, "source")),
+    known = (
+        network
+        | burst
+        | {
+            "name": name,
+            "memory_bytes": GIB * stated.pop("memory_gib"),
+            "accelerator_memory_bytes": _accelerator_memory(stated["accelerator"], accelerators),
+            "intra_node_bytes_per_s": GB * extra["intra_node_gbs"],
+            "intra_node_basis": extra["intra_node_basis"],
+            "host_device_bytes_per_s": GB * extra["host_device_gbs"],
+            "host_device_basis": extra["host_device_basis"],
+            "core_speed": core_speed,
+            "core_speed_source": core_speed_source,
+            "cpu_model": cpu_model,
+            "cpu_model_source": cpu_model_source,
+            "local_ssd_bytes": GB * stated.pop("local_ssd_gb"),
+        }
     )
+    return TypeColumns(**stated | known)
 
 
-@dataclass(frozen=True, slots=True)
-class _Extra:
-    """Columns of the share-alike table, spread over all types."""
-
-    texts: dict[str, Texts]
-    numbers: dict[str, Floats]
-
-
-def _measured(path: Path | None, provider: Texts, name: Texts) -> _Extra:
-    table = read(path, files.SHARE_ALIKE_SPECIFICATIONS) if path else {}
-    rows: dict[tuple[str, str], int] = {}
-    if table:
-        pairs = zip(texts(table, "provider"), texts(table, "instance_type"), strict=True)
-        rows = {pair: at for at, pair in enumerate(pairs)}
+def _measured(path: Path | None, provider: Texts, name: Texts) -> dict[str, NDArray[Any]]:
+    """Return the columns of the share-alike table, spread over all types."""
+    table = _table_or_none(path, files.SHARE_ALIKE_SPECIFICATIONS)
+    pairs = zip(texts(table, "provider"), texts(table, "instance_type"), strict=True)
+    rows = {pair: at for at, pair in enumerate(pairs)}
     keys = zip(provider.tolist(), name.tolist(), strict=True)
     at = np.array([rows.get(key, len(rows)) for key in keys], dtype=np.int64)
-    out = _Extra({}, {})
-    for column in files.SHARE_ALIKE_SPECIFICATIONS[2:]:
-        if column.is_number:
-            known = numbers(table, column.name) if table else np.empty(0)
-            out.numbers[column.name] = np.append(known, np.nan)[at]
-        else:
-            words = texts(table, column.name) if table else []
-            out.texts[column.name] = np.array([*words, ""])[at]
-    return out
-
-
-def _filled(values: Floats, others: Floats) -> Floats:
-    return np.where(np.isnan(values), others, values)
+    return {
+        column.name: np.append(np.asarray(table[column.name]), np.nan if column.is_number else "")[
+            at
+        ]
+        for column in files.SHARE_ALIKE_SPECIFICATIONS[2:]
+    }
 
 
 def _accelerator_memory(names: Texts, accelerators: Mapping[str, Accelerator]) -> Floats:
@@ -239,17 +213,6 @@ def _accelerator_memory(names: Texts, accelerators: Mapping[str, Accelerator]) -
 _CREDITS_PER_H: Final = 60.0  # a credit is a virtual CPU for a minute
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Burst:
-    """How all types compute for longer, one row a type; see ``TypeColumns``."""
-
-    baseline: Floats
-    launch_h: Floats
-    surplus_usd_per_h: Floats
-    coremark_share: Floats  # of a virtual CPU that it had when CoreMark was measured
-    source: Texts
-
-
 def _processor_columns(
     path: Path | None, provider: Texts, name: Texts, cpu_model: Texts
 ) -> tuple[Texts, Texts]:
@@ -265,8 +228,12 @@ def _processor_columns(
     return np.where(cpu_model == "", stated, cpu_model), _pages(table)[row]
 
 
-def _burst_columns(path: Path | None, provider: Texts, name: Texts) -> _Burst:
-    """Return how the types compute for longer.
+def _burst_columns(
+    path: Path | None, provider: Texts, name: Texts
+) -> tuple[dict[str, NDArray[Any]], Floats]:
+    """Return how the types compute for longer: columns of ``TypeColumns``, and one more.
+
+    It is the share of a virtual CPU that a type had when CoreMark was measured.
 
     Raises CatalogueError as ``_processor_columns``.
 
@@ -280,13 +247,13 @@ def _burst_columns(path: Path | None, provider: Texts, name: Texts) -> _Burst:
 
     baseline = of_rows("vcpu_baseline", 1.0)
     is_at_baseline = np.array([*texts(table, "coremark_at"), ""])[row] == "baseline"
-    return _Burst(
-        baseline=baseline,
-        launch_h=np.nan_to_num(of_rows("launch_credits", 0.0)) / _CREDITS_PER_H,
-        surplus_usd_per_h=of_rows("surplus_usd_per_vcpu_h", np.nan),
-        coremark_share=np.where(is_at_baseline, baseline, 1.0),
-        source=_pages(table)[row],
-    )
+    columns = {
+        "cpu_baseline": baseline,
+        "cpu_launch_h": np.nan_to_num(of_rows("launch_credits", 0.0)) / _CREDITS_PER_H,
+        "cpu_surplus_usd_per_h": of_rows("surplus_usd_per_vcpu_h", np.nan),
+        "cpu_baseline_source": _pages(table)[row],
+    }
+    return columns, np.where(is_at_baseline, baseline, 1.0)
 
 
 def _table_or_none(path: Path | None, columns: Sequence[Column]) -> Mapping[str, Values]:
