@@ -23,13 +23,13 @@ from .network_peers import KnownNetworks as KnownNetworks
 from .network_peers import assumed_networks as assumed_networks
 from .offer_columns import InstanceType as InstanceType
 from .offer_columns import OfferColumns as OfferColumns
-from .offer_columns import OtherPrice as OtherPrice
 from .offer_columns import Pricing as Pricing
 from .offer_columns import TypeColumns as TypeColumns
 from .providers.sources import ListedOffer as ListedOffer
 from .providers.sources import provenance as provenance
 from .providers.sources import read_content as read_content
 from .providers.sources import sources as sources
+from .rows import OtherPrice as OtherPrice
 from .select import GpuFilter as GpuFilter
 from .select import OfferFilter as OfferFilter
 from .select import gpus_text as gpus_text

@@ -26,12 +26,12 @@ from advisor.catalogue.offer_columns import (
     Floats,
     InstanceType,
     OfferColumns,
-    OtherPrice,
     PriceColumns,
     Texts,
     TypeColumns,
 )
 from advisor.catalogue.overrides import apply_rules, read_rules
+from advisor.catalogue.rows import OtherPrice
 from advisor.catalogue.select import OfferFilter
 from advisor.catalogue.snapshot import Snapshot, find, read_snapshot
 from advisor.catalogue.tables import read_facts

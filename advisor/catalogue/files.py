@@ -197,8 +197,10 @@ OTHER_PRICES: Final = (
     text("region"),
     text("item", is_required=True),
     text("tier"),
-    Column(name="price", low=0, high=1_000_000, is_required=True, fact="price_usd"),
-    text("unit", is_required=True),
+    Column(
+        name="price", low=0, high=1_000_000, is_required=True, fact="price_usd", means="per unit"
+    ),
+    text("unit", "USD/GiB, USD/GiB-month", is_required=True),
     text("as_of"),
     text("source"),
 )

@@ -79,23 +79,6 @@ class Provenance:
         return PRICE_KINDS.index(self.kind_of(pricing)), listing, -days
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OtherPrice:
-    """What is billed besides instances: storage and outgoing traffic.
-
-    ``price_usd`` is per ``unit``, e.g. ``"USD/GiB"`` or ``"USD/GiB-month"``.
-    """
-
-    provider: str
-    region: str
-    item: str
-    tier: str
-    price_usd: float
-    unit: str
-    as_of: str
-    source: str
-
-
 if TYPE_CHECKING:
 
     class Record:

@@ -23,7 +23,7 @@ from advisor.catalogue import (
 )
 from advisor.collectors import bounded
 from advisor.errors import AdvisorError, CatalogueError, UsageError
-from advisor.planners.core import GIB, Cluster, Device, Link, Machines, Node
+from advisor.planners.core import GIB, Device, Link, Machines, Node
 from advisor.planners.links import RDMA_FROM_BYTES_PER_S
 from advisor.quantities import parse_rate
 
@@ -92,10 +92,6 @@ class NamedCluster:
         if any(p is None for p in prices):
             return None
         return sum(p * g.count for p, g in zip(prices, self.groups, strict=True) if p is not None)
-
-    def cluster(self) -> Cluster:
-        """Return the planners' cluster: machines and links, no prices."""
-        return Cluster(groups=tuple((g.node, g.count) for g in self.groups))
 
 
 # Clusters as text and files.

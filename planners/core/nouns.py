@@ -1,4 +1,4 @@
-"""Nouns of the planners: a job's work, devices, links, clusters and layouts.
+"""Nouns of the planners: a job's work, devices, links, machines and layouts.
 
 Units stand in the names; sizes are bytes, rates bytes/s and flop/s, times seconds. Nothing here
 knows of prices, files or providers. Thousands of layouts are columns of arrays inside the
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
-from advisor.planners.core.errors import check_counts, check_not_negative, check_positive, refused
+from advisor.planners.core.errors import check_counts, check_not_negative, check_positive
 from advisor.planners.core.setup import (
     DEFAULT_SETUP,
     PRECISION_BYTES,
@@ -22,7 +22,6 @@ from advisor.planners.core.setup import (
 __all__ = [
     "DEFAULT_SETUP",
     "PRECISION_BYTES",
-    "Cluster",
     "Device",
     "Layer",
     "Layout",
@@ -314,24 +313,6 @@ class Node:
         check_positive(
             f"machine {self.name}", core_speed=self.core_speed, memory_bytes=self.memory_bytes
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
-    """Machines that run one job together: ``(node, count)`` groups, no prices."""
-
-    groups: tuple[tuple[Node, int], ...]
-
-    def __post_init__(self) -> None:
-        if not self.groups:
-            raise refused("the cluster has no machines", "give at least one group")
-        for node, count in self.groups:
-            check_counts("cluster", **{node.name or "machines": count})
-
-    @property
-    def devices(self) -> int:
-        """Devices in all groups together."""
-        return sum(node.devices * count for node, count in self.groups)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
