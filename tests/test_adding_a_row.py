@@ -1,4 +1,4 @@
-"""One row of accelerators.csv is all that an accelerator needs, whichever verb is asked."""
+"""One row is all that an accelerator needs, and a provider of SkyPilot's list: in every verb."""
 
 from __future__ import annotations
 
@@ -34,12 +34,20 @@ for _ in range(8):
     optimizer.step()
 """
 
+VMS = """\
+InstanceType,vCPUs,MemoryGiB,AcceleratorName,AcceleratorCount,Price,SpotPrice,Region,GpuInfo
+acme-8g,96,1000,Acme X100,8,20,,west,
+"""
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """The program with a copy of its data in which one row was added: an H100 by another name."""
+    """The program with a copy of its data in which two rows were added.
+
+    They are an H100 by another name, and a provider that bills by the hour.
+    """
     folder = tmp_path_factory.mktemp("tree")
     package = folder / "advisor"
     package.mkdir()
@@ -59,11 +67,16 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
                      "layer_tflops": "794.5", "vertex_name": "ACME_X100"}  # fmt: skip
     with (table / "accelerators.csv").open("a", newline="") as file:
         csv.DictWriter(file, list(rows[0]), lineterminator="\n").writerow(added)
+    with (table / "providers.csv").open("a") as file:
+        file.write("acme,Acme Cloud,3600,3600,skypilot,,acme,a test\n")
+    (folder / "given" / "acme").mkdir(parents=True)
+    (folder / "given" / "acme" / "vms.csv").write_text(VMS)
     (folder / "config" / "advisor").mkdir(parents=True)
     (folder / "config" / "advisor" / "overrides.csv").write_text(OWN_MACHINES)
     (folder / "train.py").write_text(SCRIPT)
     own = {"PYTHONPATH": str(folder), "XDG_CONFIG_HOME": str(folder / "config"),
-           "XDG_DATA_HOME": str(folder / "data")}  # fmt: skip
+           "XDG_DATA_HOME": str(folder / "data"), "XDG_CACHE_HOME": str(folder / "cache"),
+           "COLUMNS": "100"}  # fmt: skip
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -100,3 +113,13 @@ def test_a_script_is_rehearsed_on_it(run: Run) -> None:
 def test_it_is_handed_over_by_the_name_that_its_row_states(run: Run) -> None:
     words = ("export", "--to", "vertex", *JOB, "--gpus", "X100", "--max-nodes", "1")
     assert "acceleratorType: ACME_X100" in run(*words).stdout
+
+
+def test_a_provider_is_updated_named_billed_and_handed_over_by_its_row(run: Run) -> None:
+    run("catalogue", "update", "acme", "--from", "given", "--as-of", "2026-11-20")
+    asked = (*JOB, "--cloud", "acme", "--max-nodes", "1")
+    assert "8 x X100 at Acme Cloud, west (1 x acme-8g)" in run("recommend", *asked).stdout
+    (row,) = json.loads(run("recommend", *asked, "--json").stdout)["front"]
+    assert row["training_time_h"]["value"] < 1.0  # billed as one whole hour
+    assert row["cost_usd"]["value"] == pytest.approx(20.0, rel=0.01)
+    assert "infra: acme/west" in run("export", "--to", "skypilot", *asked).stdout
