@@ -19,6 +19,8 @@ from advisor.catalogue.tables import parse_numbers, read, read_bytes, record, te
 
 UNCONFIRMED_PART: Final = ".skypilot-catalog"  # the source whose licence is not confirmed
 TYPE_FACTS: Final = tuple(column.name for column in files.TYPES)
+_IDS: Final = ("type_id", "region_id", "provenance_id")
+_PRICES: Final = tuple(column for column in files.PRICES if column.name not in _IDS)
 
 
 @record(files.LISTED)
@@ -67,9 +69,8 @@ def types_of(rows: Iterable[ListedOffer]) -> dict[tuple[str, str], ListedOffer]:
 
 def with_types(rows: Listed, types: Mapping[tuple[str, str], ListedOffer]) -> Listed:
     """Return the rows, and without a price the types that none of them has."""
-    nothing: dict[str, Any] = dict.fromkeys(column.name for column in files.PRICES[2:])
+    nothing: dict[str, Any] = dict.fromkeys(column.name for column in _PRICES)
     nothing |= {"region": "", "provenance": None}
-    del nothing["provenance_id"]
     there = types_of(rows)
     bare = (replace(one, **nothing) for key, one in types.items() if key not in there)
     return (*rows, *bare)
@@ -152,13 +153,12 @@ def _write_part(
     chosen = [one for one in prices if one.type_key in place]
     known = [
         column.name
-        for column in files.PRICES[2:]
-        if column.name != "provenance_id"
-        and not (column.is_optional and all(getattr(one, column.name) is None for one in chosen))
+        for column in _PRICES
+        if not (column.is_optional and all(getattr(one, column.name) is None for one in chosen))
     ]
     write(
         folder / f"prices{part}.csv.gz",
-        ["type_id", "region_id", "provenance_id", *known],
+        [*_IDS, *known],
         (
             [
                 place[one.type_key],
