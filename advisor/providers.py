@@ -1,4 +1,4 @@
-"""Providers: a row of ``providers.csv`` each, or what the class of another package says of itself.
+"""Providers and their bills: a row of ``providers.csv`` each, or what a package's class says.
 
 What an adapter of another package (``docs/adding_a_provider.md``) states beside its prices is kept
 beside the updated catalogue when it is read, so that no verb has to load the package.
@@ -13,13 +13,21 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from advisor import data
 from advisor.collectors import atomic, bounded
 from advisor.errors import CatalogueError
+from advisor.planners.core import HOUR_S
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
 
 _BETWEEN: Final = "; "
+SHORTEST_BILL_H: Final = 60 / HOUR_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +100,38 @@ def keep(adapter: Any) -> None:
     for one in (_rows(_own_file()) | {made.provider: made}).values():
         writer.writerow(asdict(one) | {"exports": _BETWEEN.join(one.exports)})
     atomic.write_text(_own_file(), out.getvalue())
+
+
+def bills(provider: NDArray[np.str_], accelerators: Floats) -> tuple[Floats, Floats]:
+    """Return the shortest bill and the step of bills of machines with so many accelerators [h]."""
+    import numpy as np
+
+    step = np.zeros(len(provider))
+    for name, one in providers().items():
+        if one.bill_step_s or one.bill_step_accelerated_s:
+            own = np.asarray(provider == name)
+            has = accelerators[own] > 0
+            step[own] = np.where(has, one.bill_step_accelerated_s, one.bill_step_s) / HOUR_S
+    return np.maximum(step, SHORTEST_BILL_H), step
+
+
+def charged_h(hours: Floats, shortest_h: Floats | float, step_h: Floats | float) -> Floats:
+    """Return the hours that a bill holds for machines rented so long [h].
+
+    ``shortest_h``, ``step_h``: as of ``bills``; broadcast.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> charged_h(np.array([0.001, 0.51, 1.0]), 0.5, 0.5).tolist()
+    [0.5, 1.0, 1.0]
+    """
+    import numpy as np
+
+    charged = np.maximum(hours, shortest_h)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        whole = np.ceil(charged / step_h - 1e-9) * step_h
+    return np.asarray(np.where(np.asarray(step_h) > 0, whole, charged))
 
 
 def _own_file() -> Path:

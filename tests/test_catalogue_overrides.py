@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from advisor.catalogue import SHORTEST_BILL_H, Catalogue, OfferFilter, Pricing, charged_h, snapshot
+from advisor.catalogue import Catalogue, OfferFilter, Pricing, snapshot
 from advisor.errors import CatalogueError
+from advisor.providers import SHORTEST_BILL_H, charged_h
 
 HEADER = (
     "rule,provider,instance_type,region,pricing,value,unit,service,count,vcpus,memory_gib,"

@@ -4,11 +4,10 @@ from .accelerators import shipped as shipped
 from .accounts import REQUEST_H as REQUEST_H
 from .accounts import account_limits as account_limits
 from .accounts import rented_at_once as rented_at_once
-from .billing import SHORTEST_BILL_H as SHORTEST_BILL_H
-from .billing import charged_h as charged_h
 from .catalogue import OFFER_FIELDS as OFFER_FIELDS
 from .catalogue import OLD_DAYS as OLD_DAYS
 from .catalogue import Catalogue as Catalogue
+from .catalogue import OtherPrice as OtherPrice
 from .catalogue import first_offers as first_offers
 from .catalogue import flat_record as flat_record
 from .catalogue import info_record as info_record
@@ -29,7 +28,6 @@ from .providers.sources import ListedOffer as ListedOffer
 from .providers.sources import provenance as provenance
 from .providers.sources import read_content as read_content
 from .providers.sources import sources as sources
-from .rows import OtherPrice as OtherPrice
 from .select import GpuFilter as GpuFilter
 from .select import OfferFilter as OfferFilter
 from .select import gpus_text as gpus_text

@@ -27,14 +27,13 @@ from advisor.catalogue.offer_columns import (
     InstanceType,
     OfferColumns,
     PriceColumns,
+    Record,
     Texts,
     TypeColumns,
 )
-from advisor.catalogue.overrides import apply_rules, read_rules
-from advisor.catalogue.rows import OtherPrice
 from advisor.catalogue.select import OfferFilter
 from advisor.catalogue.snapshot import Snapshot, find, read_snapshot
-from advisor.catalogue.tables import read_facts
+from advisor.catalogue.tables import read_facts, record
 from advisor.collectors.atomic import config_folder
 from advisor.errors import CatalogueError
 from advisor.planners.core import GIB
@@ -44,6 +43,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pandas import DataFrame
+
+
+@record(files.OTHER_PRICES)
+class OtherPrice(Record):
+    """What is billed besides instances: storage and outgoing traffic."""
 
 
 class Catalogue:
@@ -82,7 +86,11 @@ class Catalogue:
         """
         snapshot = _current_snapshot() if path is None else _snapshot(Path(path))
         rules = _rules_file(overrides) if with_overrides else None
-        return cls(snapshot if rules is None else apply_rules(read_rules(rules), snapshot))
+        if rules is not None:
+            from advisor.catalogue.overrides import apply_rules, read_rules
+
+            snapshot = apply_rules(read_rules(rules), snapshot)
+        return cls(snapshot)
 
     def __repr__(self) -> str:
         return (

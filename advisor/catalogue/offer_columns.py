@@ -79,22 +79,16 @@ class Provenance:
         return PRICE_KINDS.index(self.kind_of(pricing)), listing, -days
 
 
-if TYPE_CHECKING:
+class Record:
+    """A row whose attributes are declared once, as the columns of a table."""
 
-    class Record:
-        """A row whose attributes are declared once, as the columns of a table."""
+    __slots__ = ()
 
+    if TYPE_CHECKING:
         __dataclass_fields__: ClassVar[dict[str, Any]]
 
         def __init__(self, **facts: Any) -> None: ...
         def __getattr__(self, name: str) -> Any: ...
-
-else:
-
-    class Record:
-        """A row whose attributes are declared once, as the columns of a table."""
-
-        __slots__ = ()
 
 
 Recorded = TypeVar("Recorded", bound=Record)

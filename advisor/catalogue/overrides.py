@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from advisor.catalogue import files
 from advisor.catalogue.accelerators import Accelerator
-from advisor.catalogue.billing import SHORTEST_BILL_H
 from advisor.catalogue.networks import GBIT_BYTES, bypasses_kernel, rate_of, sustained_network
 from advisor.catalogue.offer_columns import (
     OWN_LISTING,
@@ -33,6 +32,7 @@ from advisor.catalogue.snapshot import Snapshot
 from advisor.catalogue.tables import Column, read_facts, record, text
 from advisor.errors import AdvisorError, CatalogueError
 from advisor.planners.core import GIB
+from advisor.providers import SHORTEST_BILL_H
 
 # The user's ``overrides.csv``: its rules, read and checked.
 #

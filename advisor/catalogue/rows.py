@@ -51,11 +51,6 @@ class ListedOffer(Record):
         return self.provenance
 
 
-@record(files.OTHER_PRICES)
-class OtherPrice(Record):
-    """What is billed besides instances: storage and outgoing traffic."""
-
-
 Listed = tuple[ListedOffer, ...]
 
 

@@ -24,7 +24,6 @@ import numpy as np
 from advisor import data
 from advisor.catalogue import files
 from advisor.catalogue.accelerators import Accelerator, listed, other_names, read_accelerators
-from advisor.catalogue.billing import bills
 from advisor.catalogue.offer_columns import Floats, PriceColumns, Provenance, Texts, TypeColumns
 from advisor.catalogue.specifications import build_types
 from advisor.catalogue.tables import (
@@ -40,6 +39,7 @@ from advisor.catalogue.tables import (
 from advisor.collectors import atomic, bounded
 from advisor.collectors.atomic import config_folder
 from advisor.errors import CatalogueError
+from advisor.providers import bills
 
 __all__ = ["cache_folder", "config_folder"]
 
@@ -232,9 +232,10 @@ def _price_columns(
     order = np.argsort(regions, kind="stable")
     rank = np.empty(len(regions), dtype=np.int64)
     rank[order] = np.arange(len(regions))
-    shortest_h, step_h = bills(types, table["type_id"].astype(np.int64))
+    shortest_h, step_h = bills(types.provider, types.accelerator_count)
+    type_index = table["type_id"].astype(np.int64)
     return PriceColumns(
-        type_index=table["type_id"].astype(np.int64),
+        type_index=type_index,
         region_index=rank[table["region_id"].astype(np.int64)],
         regions=regions[order],
         on_demand_usd_per_h=table["on_demand_usd_per_h"],
@@ -243,8 +244,8 @@ def _price_columns(
         reserved_3y_usd_per_h=table["reserved_3y_usd_per_h"],
         spot_interruption_band=table["spot_interruption_band"],
         max_instances=np.full(len(table["type_id"]), np.inf),
-        shortest_bill_h=shortest_h,
-        bill_step_h=step_h,
+        shortest_bill_h=shortest_h[type_index],
+        bill_step_h=step_h[type_index],
         provenance_index=table["provenance_id"].astype(np.int64),
         provenances=provenances,
     )
