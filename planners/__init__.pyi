@@ -1,4 +1,3 @@
-from .core import Cluster as Cluster
 from .core import Device as Device
 from .core import Layer as Layer
 from .core import Layout as Layout

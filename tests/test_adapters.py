@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from advisor.catalogue.accelerators import ELEMENTWISE_SHARE
 from advisor.estimate.knowledge.layout_model import passed_share, software_of, trained_share
-from advisor.machines.devices import ELEMENTWISE_SHARE
 from advisor.machines.devices import device_parameters as stated
 from advisor.planners.core.arrays import Layouts, Machines, device_parameters, shapes_of
 from advisor.planners.core.layout_case import LayoutCase, LayoutParameters

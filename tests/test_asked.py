@@ -41,7 +41,7 @@ def test_the_product_and_the_fit_time_measured_layouts_alike(rows: LayoutRows) -
         for gpu, one in parts.items()
         if one is not None
         and one.is_inferred
-        and one.device.architecture in constants().device.fitted_architectures
+        and one.architecture in constants().device.fitted_architectures
     ]
     rows = rows.take(~np.isin(rows.gpu, by_operators))
     asked, fitted = asking_product.step_s(rows, parameters), predicted_s(rows, parameters)

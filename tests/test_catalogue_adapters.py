@@ -17,11 +17,11 @@ from advisor.catalogue.providers.base import Adapter, RawFile, local_file
 from advisor.catalogue.providers.gcosts import GCosts, read_mapping
 from advisor.catalogue.providers.skypilot import SkyPilot
 from advisor.catalogue.providers.sources import sources
-from advisor.catalogue.rows import CatalogueRows, PriceRow
+from advisor.catalogue.rows import Listed, ListedOffer, types_of
 from advisor.catalogue.upkeep.download import DownloadLimits, HttpSession, RawStore
 from advisor.errors import CatalogueError, UsageError
 
-Read = Callable[..., CatalogueRows]
+Read = Callable[..., Listed]
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def session(tmp_path: Path) -> HttpSession:
 
 @pytest.fixture
 def read(tmp_path: Path) -> Read:
-    def parse(adapter: Adapter, **files: bytes) -> CatalogueRows:
+    def parse(adapter: Adapter, **files: bytes) -> Listed:
         return adapter.parse([raw(tmp_path, name, body) for name, body in files.items()], "")
 
     return parse
@@ -51,9 +51,9 @@ def raw(folder: Path, name: str, body: bytes) -> RawFile:
     return local_file(name, folder / name)
 
 
-def prices(rows: CatalogueRows) -> dict[tuple[str, str], PriceRow]:
-    assert len({one.key for one in rows.prices}) == len(rows.prices)
-    return {(one.instance_type, one.region): one for one in rows.prices}
+def prices(rows: Listed) -> dict[tuple[str, str], ListedOffer]:
+    assert len({one.key for one in rows}) == len(rows)
+    return {(one.instance_type, one.region): one for one in rows if one.region}
 
 
 # Azure ---------------------------------------------------------------------------------------
@@ -112,8 +112,8 @@ def test_azure_follows_its_pages_and_reads_every_way_to_pay(
     assert (row.on_demand_usd_per_h, row.spot_usd_per_h) == (0.192, 0.0384)
     assert row.reserved_1y_usd_per_h == pytest.approx(1020 / 8760)
     assert row.reserved_3y_usd_per_h == pytest.approx(1980 / 26280)
-    assert row.provenance.as_of == files[0].retrieved_at[:10]
-    assert row.provenance.source == "azure-retail-prices"
+    assert row.sold.as_of == files[0].retrieved_at[:10]
+    assert row.sold.source == "azure-retail-prices"
 
 
 def test_azure_does_not_follow_a_link_to_another_host(site: Site, session: HttpSession) -> None:
@@ -173,8 +173,8 @@ def test_aws_reads_regions_and_derives_spot_from_the_advisors_savings(
     assert row.on_demand_usd_per_h == 0.096
     assert row.spot_usd_per_h == pytest.approx(0.096 * 0.4)
     assert row.spot_interruption_band == 1
-    assert row.provenance.as_of == "2026-11-15"
-    assert row.provenance.spot_status == "derived:spot-advisor-savings"
+    assert row.sold.as_of == "2026-11-15"
+    assert row.sold.spot_status == "derived:spot-advisor-savings"
     assert found["m5.large", "eu-west-1"].spot_usd_per_h is None
 
 
@@ -207,7 +207,7 @@ def test_aws_reads_the_price_list_with_reserved_prices(read: Read) -> None:
     row = prices(read(AWS(), us__csv=body))["m5.large", "us-east-1"]
     assert row.on_demand_usd_per_h == 0.096
     assert (row.reserved_1y_usd_per_h, row.reserved_3y_usd_per_h) == (0.060, 0.041)
-    assert row.provenance.as_of == "2026-11-14"
+    assert row.sold.as_of == "2026-11-14"
 
 
 IRELAND = payload.aws_page("EU (Ireland)", {"m5.large": 1.0})
@@ -252,8 +252,8 @@ def test_gcosts_reads_every_way_to_pay_and_its_own_date(site: Site, session: Htt
     assert (row.on_demand_usd_per_h, row.spot_usd_per_h) == (3.673385, 1.293355)
     assert row.reserved_1y_usd_per_h == pytest.approx(1689.37 / 730)
     assert row.reserved_3y_usd_per_h == pytest.approx(938.57 / 730)
-    assert row.provenance.as_of == "2026-11-18"
-    kinds = {one.instance_type: one for one in rows.types}
+    assert row.sold.as_of == "2026-11-18"
+    kinds = {one.instance_type: one for one in types_of(rows).values()}
     assert kinds["a2-highgpu-1g"].accelerator_count == 1
     assert kinds["e2-micro"].vcpus == 0.25
 
@@ -325,8 +325,8 @@ def test_skypilot_takes_the_cheapest_zone_and_both_forms_of_gpu_info(
     }  # fmt: skip
     row = found["gpu_1x_a10", "us-east-1"]
     assert (row.on_demand_usd_per_h, row.spot_usd_per_h) == (0.70, 0.5)
-    assert "unconfirmed" in row.provenance.licence
-    kind = next(one for one in rows.types if one.instance_type == "gpu_1x_a10")
+    assert "unconfirmed" in row.sold.licence
+    kind = next(one for one in rows if one.instance_type == "gpu_1x_a10")
     assert kind.accelerator_memory_gib == 24.0
 
 
@@ -351,7 +351,7 @@ def test_skypilot_names_what_is_wrong(read: Read, body: bytes, place: str) -> No
 def test_gpu_info_is_read_and_never_run(read: Read) -> None:
     evil = "\"__import__('os').system('touch /tmp/run')\""
     rows = read(SkyPilot("lambda"), vms__csv=payload.skypilot(f"m,A10,1,4,16,1,r,{evil},"))
-    assert rows.types[0].accelerator_memory_gib is None
+    assert rows[0].accelerator_memory_gib is None
 
 
 # All -----------------------------------------------------------------------------------------

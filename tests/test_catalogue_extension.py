@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -40,7 +41,7 @@ def advisor(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     root = Path(__file__).parents[1]
     folders = site.parent
     return subprocess.run(
-        [sys.executable, "-m", "advisor.cli", "catalogue", *arguments],
+        [sys.executable, "-m", "advisor.cli", *arguments],
         env={
             **os.environ,
             "PYTHONPATH": f"{root}{os.pathsep}{site}",
@@ -59,18 +60,38 @@ def test_the_worked_example_updates_lists_and_shows(installed: Path, tmp_path: P
     given.mkdir(parents=True)
     (given / "prices.csv").write_text(PRICES)
     done = advisor(
-        installed, "update", "acme", "broken", "--from", str(given.parent), "--as-of", "2026-11-20"
+        installed,
+        "catalogue",
+        "update",
+        "acme",
+        "broken",
+        "--from",
+        str(given.parent),
+        "--as-of",
+        "2026-11-20",
     )
     assert done.returncode == 0, done.stderr
-    listed = advisor(installed, "list", "--cloud", "acme", "--format", "csv")
+    listed = advisor(installed, "catalogue", "list", "--cloud", "acme", "--format", "csv")
     assert "acme,hopper-8,all-regions,on-demand,17.5,H100-SXM5-80GB,8.0" in listed.stdout
     assert "2026-11-20,listed,list-price-no-stock-info,acme-price-list" in listed.stdout
-    shown = advisor(installed, "show", "hopper-8")
+    shown = advisor(installed, "catalogue", "show", "hopper-8")
     assert "8 x H100-SXM5-80GB" in shown.stdout
+    asked = ("--layers", "12", "--hidden", "768", "--heads", "12", "--tokens", "1B", "--cloud",
+             "acme", "--max-nodes", "1", "--gpus", "H100")  # fmt: skip
+    ranked = advisor(installed, "recommend", *asked)
+    assert "8 x H100 at Acme Cloud (1 x hopper-8)" in ranked.stdout, ranked.stderr
+    predicted = advisor(installed, "recommend", *asked, "--json")
+    (row,) = json.loads(predicted.stdout)["front"]
+    assert row["training_time_h"]["value"] < 1.0  # billed as one whole hour
+    assert row["cost_usd"]["value"] == pytest.approx(17.5, rel=0.01)
+    written = advisor(installed, "export", "--to", "skypilot", *asked)
+    assert "infra: acme" in written.stdout
+    refused = advisor(installed, "export", "--to", "dstack", *asked)
+    assert "dstack does not rent from acme" in refused.stderr
 
 
 def test_an_adapter_that_cannot_be_loaded_is_one_failed_source(installed: Path) -> None:
-    done = advisor(installed, "update", "broken", "--json")
+    done = advisor(installed, "catalogue", "update", "broken", "--json")
     assert done.returncode == 1
     assert "the adapter 'broken' (acme_advisor:Nothing) cannot be loaded" in done.stdout
     assert "Traceback" not in done.stderr

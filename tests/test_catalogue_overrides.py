@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from advisor.catalogue import Catalogue, OfferFilter, Pricing, snapshot
-from advisor.catalogue.overrides import SHORTEST_BILL_H, charged_h
 from advisor.errors import CatalogueError
+from advisor.providers import SHORTEST_BILL_H, charged_h
 
 HEADER = (
     "rule,provider,instance_type,region,pricing,value,unit,service,count,vcpus,memory_gib,"

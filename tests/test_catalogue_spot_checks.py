@@ -116,21 +116,24 @@ def test_an_accelerator_is_as_its_datasheet_says(
     one = catalogue.accelerators[name]
     assert one.memory_gb == gb
     assert one.memory_bytes_per_s == pytest.approx(gb_per_s * 1e9, rel=0.01)
-    peak = one.bf16_flop_per_s or one.fp16_flop_per_s
+    peak = one.peak_flop_per_s("bf16") or one.peak_flop_per_s("fp16")
     assert peak == pytest.approx(half * 1e12, rel=0.01)
-    assert one.fp32_flop_per_s == (None if fp32 is None else pytest.approx(fp32 * 1e12, rel=0.01))
+    assert one.peak_flop_per_s("fp32") == (
+        None if fp32 is None else pytest.approx(fp32 * 1e12, rel=0.01)
+    )
 
 
 def test_peaks_are_dense_and_every_faster_precision_is_faster(catalogue: Catalogue) -> None:
     """A sparse figure in a dense column would show as twice too much against its neighbour."""
     for one in catalogue.accelerators.values():
-        if one.bf16_flop_per_s and one.fp8_flop_per_s and one.vendor == "NVIDIA":
-            assert one.fp8_flop_per_s <= 2.1 * one.bf16_flop_per_s, one.name
-        if one.bf16_flop_per_s and one.tf32_flop_per_s and one.vendor == "NVIDIA":
-            assert one.bf16_flop_per_s <= 2.1 * one.tf32_flop_per_s, one.name
+        tf32, bf16, fp8 = map(one.peak_flop_per_s, ("tf32", "bf16", "fp8"))
+        if bf16 and fp8 and one.vendor == "NVIDIA":
+            assert fp8 <= 2.1 * bf16, one.name
+        if bf16 and tf32 and one.vendor == "NVIDIA":
+            assert bf16 <= 2.1 * tf32, one.name
         if one.sustained_bf16_flop_per_s:
-            assert one.bf16_flop_per_s is not None
-            assert one.sustained_bf16_flop_per_s <= one.bf16_flop_per_s, one.name
+            assert bf16 is not None
+            assert one.sustained_bf16_flop_per_s <= bf16, one.name
 
 
 # Measured copies (nvbandwidth on the instances; reference notes, section 4): GB/s from the host,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.ask import Constraints
-from advisor.catalogue import Catalogue
+from advisor.catalogue import Catalogue, shipped
 from advisor.catalogue import snapshot as store
 from advisor.catalogue.offer_columns import Floats
 from advisor.catalogue.tables import (
@@ -205,3 +206,13 @@ def test_a_parsed_copy_gives_the_same_numbers(
 def test_nothing_needs_a_cache_that_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null/nowhere")
     assert len(Catalogue.load(with_overrides=False).types) > 3_900
+
+
+def test_an_old_copy_of_a_whole_snapshot_is_read_with_the_cards_that_ship(tmp_path: Path) -> None:
+    """Accelerators were five tables once; what is missing in such a copy is not guessed."""
+    old = shutil.copytree(store.bundled_folder(), tmp_path / "old")
+    (old / "accelerators.csv").write_text("name,vendor,memory_gb\nH100-SXM5-80GB,NVIDIA,1\n")
+    (old / "aliases.csv").write_text("alias,name,kind\nH100,H100-SXM5-80GB,alias\n")
+    cards = Catalogue.load(old, with_overrides=False).accelerators
+    assert cards
+    assert all(card == shipped()[name] for name, card in cards.items())

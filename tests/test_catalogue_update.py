@@ -25,7 +25,7 @@ from advisor.catalogue.providers.base import FetchSession, RawFile
 from advisor.catalogue.providers.gcosts import GCosts
 from advisor.catalogue.providers.skypilot import SkyPilot
 from advisor.catalogue.providers.sources import Source, sources
-from advisor.catalogue.rows import CatalogueRows, read_rows, write_rows
+from advisor.catalogue.rows import Listed, read_rows, write_rows
 from advisor.catalogue.snapshot import cache_folder
 from advisor.catalogue.upkeep.download import DownloadLimits
 from advisor.catalogue.upkeep.update import (
@@ -68,12 +68,9 @@ def few_offers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = read_rows(whole)
     kept = {"e2-standard-4", "n1-standard-4", "n1-standard-8+1xV100", "m5.large", "p5.48xlarge",
             "Standard_D4s_v5"}  # fmt: skip
-    types = tuple(
-        one for one in rows.types if one.instance_type in kept or one.provider == "lambda"
+    write_rows(
+        small, [one for one in rows if one.instance_type in kept or one.provider == "lambda"]
     )
-    keys = {one.key for one in types}
-    prices = (one for one in rows.prices if (one.provider, one.instance_type) in keys)
-    write_rows(small, CatalogueRows(types=types, prices=tuple(prices)))
     return small
 
 
@@ -185,7 +182,7 @@ def test_a_source_that_fails_leaves_its_part_and_the_others_go_on(
 
 def test_an_adapter_with_a_fault_of_its_own_harms_only_itself(site: Site) -> None:
     class Broken(SkyPilot):
-        def parse(self, files: Sequence[RawFile], as_of: str) -> CatalogueRows:
+        def parse(self, files: Sequence[RawFile], as_of: str) -> Listed:
             raise ZeroDivisionError("oops")
 
     broken = Source(name="broken", make=lambda: Broken("verda", site.base))
@@ -270,8 +267,8 @@ def test_raw_files_are_kept_with_day_and_checksum_and_serve_as_input(site: Site)
     with given_files(raw, chosen) as files:
         again = run(chosen, files=files)
     assert again.folder is not None
-    assert read_rows(again.folder).prices == first.prices
-    dates = {one.provenance.as_of for one in first.prices if one.provider == "lambda"}
+    assert read_rows(again.folder) == first
+    dates = {one.sold.as_of for one in first if one.region and one.provider == "lambda"}
     assert day in dates
 
 
@@ -308,10 +305,11 @@ def test_a_newer_bundled_snapshot_is_preferred_to_an_older_update(site: Site) ->
     # This update is newer than the bundle in the other providers' rows: they are the bundle's.
     assert snapshot.newest_date(folder) == snapshot.newest_date(snapshot.bundled_folder())
     rows = read_rows(folder)
-    early = tuple(
-        replace(one, provenance=replace(one.provenance, as_of="2020-01-01")) for one in rows.prices
-    )
-    write_rows(folder, CatalogueRows(types=rows.types, prices=early))
+    early = [
+        replace(one, provenance=one.provenance and replace(one.provenance, as_of="2020-01-01"))
+        for one in rows
+    ]
+    write_rows(folder, early)
     assert snapshot.current_folder() == snapshot.bundled_folder()
 
 

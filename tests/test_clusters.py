@@ -15,7 +15,6 @@ from advisor.errors import AdvisorError, CatalogueError, UsageError
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.describe import described_job
 from advisor.machines.cluster import parse_cluster, read_cluster
-from advisor.machines.devices import part
 from advisor.machines.fleet import catalogue_fleet, own_fleet
 from advisor.planners.core.arrays import domain_devices
 from advisor.planners.core.errors import GIB
@@ -64,6 +63,7 @@ def test_a_limit_of_power_is_told_of_in_every_form_and_reaches_the_step(tmp_path
     )
     (group,) = read_cluster(str(file), catalogue()).groups
     assert group.label == "8xH100-SXM5-96GB:500W"
+    assert group.part.device is not None
     assert (group.part.device.tdp_w, group.part.memory_bytes_per_s) == (500.0, 2412e9)
 
     asking = Predictor(catalogue(), learned=None)
@@ -180,11 +180,11 @@ def test_malformed_files_are_refused(tmp_path: Path, content: str) -> None:
 
 
 def test_measured_rates_are_taken_and_missing_ones_said_to_be_inferred() -> None:
-    known = part(catalogue().accelerators["A100-SXM4-80GB"])
+    known = catalogue().accelerators["A100-SXM4-80GB"]
     assert known.flop_per_s == pytest.approx(271.2e12)
     assert not known.is_inferred
     assert known.memory_bytes >= 79 * GIB
-    unknown = part(catalogue().accelerators["L40S"])
+    unknown = catalogue().accelerators["L40S"]
     assert unknown.is_inferred
     assert 0 < unknown.flop_per_s < 362e12
 
@@ -220,7 +220,7 @@ def test_cards_without_direct_transfers_cross_pcie_twice() -> None:
         ("A100-PCIe-80GB", 0.9), ("L40S", 0.9), ("RTX-2000-Ada", 0.9), ("RTX-3090", 0.5),
         ("RTX-2080-Ti", 0.5),
     ):  # fmt: skip
-        known = part(catalogue().accelerators[name])
-        assert known.link_bytes_per_s == pytest.approx(share * known.host_bytes_per_s)
+        known = catalogue().accelerators[name]
+        assert known.peer_bytes_per_s == pytest.approx(share * known.host_bytes_per_s)
         (group,) = parse_cluster(f"2x4x{name}:pcie@100Gbps", catalogue()).groups
-        assert group.node.intra.bytes_per_s == known.link_bytes_per_s
+        assert group.node.intra.bytes_per_s == known.peer_bytes_per_s

@@ -1,6 +1,5 @@
 """Laws of the step-time model on every device of the sheet."""
 
-import csv
 import dataclasses
 import math
 from typing import Any
@@ -8,10 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from advisor import data
 from advisor.machines import devices
 from advisor.machines.devices import cpu_device
-from advisor.planners.core import Device, Operator, OperatorKind, Operators, Work
+from advisor.planners.core import GB, Device, Operator, OperatorKind, Operators, Work
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.setup import TrainingSetup
 from advisor.planners.step.calibrate import calibrated_work
@@ -72,10 +70,8 @@ def test_bandwidth_is_the_width_of_the_bus_by_the_rate_of_its_pins(
     card: str, bits: int, gbit_per_s: float
 ) -> None:
     """Bits and effective memory clocks [Gbit/s a pin] of NVIDIA's data sheets and white papers."""
-    for folder, column in (("devices", "bandwidth_gb_s"), ("catalogue", "memory_bandwidth_gbs")):
-        with (data.root("datasets") / folder / "accelerators.csv").open(encoding="utf-8") as file:
-            (row,) = [one for one in csv.DictReader(file) if one["name"] == card]
-        assert float(row[column]) == pytest.approx(bits * gbit_per_s / 8, rel=0.02)
+    rate = devices.accelerator_devices()[card].memory_bytes_per_s
+    assert rate / GB == pytest.approx(bits * gbit_per_s / 8, rel=0.02)
 
 
 def test_shares_sum_to_the_micro_batch(

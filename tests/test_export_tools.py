@@ -10,13 +10,11 @@ import yaml
 from exporting import ask, recording_of, row_on
 
 from advisor.ask import Constraints
+from advisor.catalogue import shipped
 from advisor.estimate.predictor import Predictor
 from advisor.export.pick import Rented, read_pick
-from advisor.export.targets import export_to
-from advisor.export.tools.dstack import BACKENDS
+from advisor.export.targets import export_to, target_of
 from advisor.export.tools.sagemaker_types import TYPES
-from advisor.export.tools.skypilot import CLOUDS
-from advisor.export.tools.training_jobs import CARDS
 from advisor.jobs.job import Job
 from advisor.rank.ranking import recommend
 
@@ -64,7 +62,7 @@ def test_skypilot_reads_the_pick_and_its_alternatives(record: dict[str, Any]) ->
         own = pinned(row)
         assert task["nodes"] == own.count
         machines = [[cloud, *rest[1:3]] for cloud, *rest in task["machines"]]
-        assert machines == [[CLOUDS[own.provider], own.instance_type, own.is_spot]] * 2
+        assert machines == [[own.provider, own.instance_type, own.is_spot]] * 2
         assert task["machines"][0][1] == own.region
         assert "train it.py" in task["run"]
 
@@ -81,9 +79,9 @@ def test_skypilot_reads_cards_that_are_attached(record: dict[str, Any]) -> None:
 
 def test_clouds_are_called_as_the_tools_call_them() -> None:
     (clouds,) = ask("skypilot_clouds", [("", {})])
-    assert set(CLOUDS.values()) <= set(clouds)
+    assert (target_of("skypilot").providers or set()) <= set(clouds)
     (backends,) = ask("dstack_backends", [("", {})])
-    assert set(BACKENDS) <= set(backends)
+    assert (target_of("dstack").providers or set()) <= set(backends)
 
 
 def test_dstack_reads_limits_and_places(record: dict[str, Any]) -> None:
@@ -128,7 +126,8 @@ def test_sagemakers_machines_are_botocores() -> None:
 
 def test_vertex_has_a_name_for_every_card(record: dict[str, Any]) -> None:
     rows, texts = [], []
-    for card, name in CARDS.items():
+    cards = {card: row.vertex_name for card, row in shipped().items() if row.vertex_name}
+    for card, name in cards.items():
         row = row_on(record, "gcp")
         row["front"][0]["configuration"][0]["accelerator"] = card
         rows.append(row)
@@ -136,7 +135,7 @@ def test_vertex_has_a_name_for_every_card(record: dict[str, Any]) -> None:
         assert name in texts[-1]
     read = ask("vertex", list(zip(texts, rows, strict=True)))
     names = [one["workerPoolSpecs"][0]["machineSpec"]["acceleratorType"] for one in read]
-    assert names == list(CARDS.values())
+    assert names == list(cards.values())
 
 
 def test_vertex_takes_the_specification(record: dict[str, Any]) -> None:

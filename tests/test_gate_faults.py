@@ -47,10 +47,7 @@ def _numbers(file: str, name: str, factor: float) -> Callable[[Path], None]:
 
 
 def _bandwidth(root: Path) -> None:
-    for file, column in (
-        ("devices/accelerators.csv", "bandwidth_gb_s"),
-        ("catalogue/accelerators.csv", "memory_bandwidth_gbs"),
-    ):
+    for file, column in (("catalogue/accelerators.csv", "memory_bandwidth_gbs"),):
         path = root / "datasets" / file
         with path.open(encoding="utf-8", newline="") as opened:
             rows = list(csv.DictReader(opened))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from advisor import data
-from advisor.catalogue import Catalogue
+from advisor.catalogue import Catalogue, link_between
 from advisor.catalogue.network_peers import KnownNetworks
 from advisor.estimate.case import scaling
 from advisor.estimate.estimate import estimate_on_gpu
@@ -14,9 +14,8 @@ from advisor.estimate.knowledge.known import find_job
 from advisor.estimate.predictor import Predictor
 from advisor.lab.data import COLLECTIVES
 from advisor.machines.cluster import one_group
-from advisor.machines.devices import accelerator_devices, part
+from advisor.machines.devices import accelerator_devices
 from advisor.machines.fleet import LATENCY_S, catalogue_fleet, lone_fleet, lone_machines
-from advisor.machines.pcie import link_between
 from advisor.planners.links.collectives import hierarchical_all_reduce_s
 
 CATALOGUE = Catalogue.load(with_overrides=False)
@@ -29,7 +28,7 @@ def test_a_card_alone_in_a_cluster_and_as_a_part_has_one_link(card: str) -> None
     row = CATALOGUE.accelerators[card]
     rate, is_own = link_between(row)
     assert lone_fleet(accelerator_devices()[card], 4, row).intra_bytes_per_s[0] == rate
-    assert part(row).link_bytes_per_s == rate
+    assert row.peer_bytes_per_s == rate
     assert one_group(f"4x{card}", CATALOGUE).node.intra.bytes_per_s == rate
     assert is_own == (bool(row.link_bytes_per_s) and "bridge" not in row.link)
 

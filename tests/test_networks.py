@@ -13,7 +13,7 @@ from advisor.ask import Constraints
 from advisor.catalogue import Catalogue, parse_gpus
 from advisor.catalogue.network_peers import KnownNetworks, assumed_networks, front_end_bytes_per_s
 from advisor.catalogue.networks import rate_of
-from advisor.catalogue.rows import TypeRow
+from advisor.catalogue.rows import ListedOffer
 from advisor.errors import CatalogueError
 from advisor.estimate.predictor import Predictor
 from advisor.estimate.ways.model_parallel import network_slope, on_machine
@@ -245,8 +245,8 @@ def test_a_page_of_a_series_fills_only_its_largest_size_and_only_a_hole(tmp_path
         "gcp,g2-* (largest),100,,https://x,Up to 100 Gbps,2026-11-21\n"
     )
 
-    def row(name: str, vcpus: float, gbps: float | None = None) -> TypeRow:
-        return TypeRow(provider="gcp", instance_type=name, vcpus=vcpus, network_gbps=gbps)
+    def row(name: str, vcpus: float, gbps: float | None = None) -> ListedOffer:
+        return ListedOffer(provider="gcp", instance_type=name, vcpus=vcpus, network_gbps=gbps)
 
     types = [row("g4-standard-48", 48), row("g4-standard-384", 384), row("g2-standard-96", 96, 99)]
     found = network_rows(tmp_path, types)

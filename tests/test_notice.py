@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 
 from advisor.catalogue.snapshot import read_snapshot
-from advisor.machines import devices
 
 ROOT = Path(__file__).parents[1]
 NOTICE = (ROOT / "NOTICE").read_text(encoding="utf-8")
@@ -57,13 +56,3 @@ def test_what_is_unconfirmed_is_named_and_can_be_left_out(part: str, tmp_path: P
     assert len(found.types) > 3_000
     assert "H100-SXM5-80GB" in found.accelerators
     assert ("RTX-4090" in found.accelerators) == (part != "techpowerup")
-
-
-def test_the_device_sheet_is_read_without_the_unconfirmed_cards(tmp_path: Path) -> None:
-    sheet = tmp_path / "accelerators.csv"
-    shutil.copy(ROOT / "datasets" / "devices" / "accelerators.csv", sheet)
-    cards = devices.accelerator_devices(sheet)
-    assert "RTX-4090" not in cards
-    whole = devices.accelerator_devices()
-    assert set(cards) < set(whole)
-    assert cards["H100-SXM5-80GB"].bf16_flop_per_s == whole["H100-SXM5-80GB"].bf16_flop_per_s

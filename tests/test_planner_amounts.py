@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from advisor.planners.core.arrays import LayerLatency, Machines
 from advisor.planners.core.errors import GIB, PlanningError
-from advisor.planners.core.nouns import Cluster, Device, Layout, Link, Node
+from advisor.planners.core.nouns import Device, Layout, Link, Node
 from advisor.planners.core.setup import Transformer
 from advisor.planners.layouts.problem import SearchSpace
 from advisor.planners.layouts.search import search
@@ -136,10 +136,6 @@ def test_empty_groups_are_refused_in_words() -> None:
         best_of_groups([], PIPELINE, send_receive_s=lambda _: 0.0)
     with pytest.raises(PlanningError, match="has no GPUs"):
         PipelineGroup(workers=())
-    with pytest.raises(PlanningError, match="has no machines"):
-        Cluster(groups=())
-    with pytest.raises(PlanningError):
-        Cluster(groups=((NODE, 0),))
 
 
 @pytest.mark.parametrize("start_s", [NAN, -1.0, [0.0, NAN]])

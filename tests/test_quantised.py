@@ -96,8 +96,7 @@ def test_published_pairs_ask_for_the_arithmetic_of_nf4_whatever_the_card() -> No
         passes = {"forward": 1, "none": 2, "full": 3}[row["recompute"]]
         added_s = (float(row["quantised_s"]) - float(row["base_s"])) / passes / weights
         card = cards[named.get(row["gpu"], row["gpu"])]
-        assert card.fp32_flop_per_s is not None
-        asked.setdefault(row["gpu"], []).append(added_s * 0.2 * card.fp32_flop_per_s)
+        asked.setdefault(row["gpu"], []).append(added_s * card.elementwise_flop_per_s)
     assert len(asked) == 5
     for card_name, found in asked.items():
         middle = sorted(found)[len(found) // 2]

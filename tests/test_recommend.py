@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 from advisor.answer import Candidate, Recommendation
 from advisor.ask import Constraints
 from advisor.catalogue import parse_gpus
-from advisor.catalogue.overrides import bills, charged_h
 from advisor.cli.program import app
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job, Program
+from advisor.providers import bills, charged_h
 from advisor.quantities import hours_interval, usd_interval
 from advisor.rank.ranking import recommend
 from advisor.words.recommendation import text
@@ -71,7 +71,9 @@ def test_cost_is_billed_time_times_instances_times_price(
     for c in answer.front:
         offer, _ = c.configuration.parts[0]
         row = known.instance_type(offer.instance_type, provider=offer.provider)
-        bill = bills(known.types, np.array([row.index]))
+        bill = [
+            one[[row.index]] for one in bills(known.types.provider, known.types.accelerator_count)
+        ]
         billed_h = float(charged_h(np.array([c.training_time_h.value]), *bill)[0])
         assert c.training_time_h.value <= billed_h <= c.training_time_h.value + 1 / 60
         machines = billed_h * c.configuration.price_usd_per_h

@@ -315,8 +315,8 @@ def test_the_nearest_accelerator_is_known_and_of_the_same_maker(catalogue: Catal
         found = unoffered(Constraints(gpus=GpuFilter(names=(name,))), catalogue).get(name, ())
         for near in (catalogue.accelerators[one] for one in found):
             assert near.name in rented
-            assert near.memory_bytes_per_s or not asked.memory_bytes_per_s
-            assert near.fp16_flop_per_s or not asked.fp16_flop_per_s
+            assert near.device or not asked.device
+            assert near.peak_flop_per_s("fp16") or not asked.peak_flop_per_s("fp16")
         if found and asked.vendor in makers and asked.training_use == "yes":
             assert catalogue.accelerators[found[0]].vendor == asked.vendor
 

@@ -20,7 +20,6 @@ from advisor.catalogue import Catalogue, OfferFilter, Pricing
 from advisor.collectors.format import Recording, Routing
 from advisor.errors import AdvisorError, UsageError
 from advisor.jobs import Job
-from advisor.machines import part
 from advisor.planners.core import (
     GIB,
     PRECISION_BYTES,
@@ -331,7 +330,7 @@ def _place(
             hint="name a machine with an accelerator: --on aws:g5.xlarge; or measure this one: "
             "advisor doctor",
         )
-    card = part(catalogue.accelerators[kind.accelerator])
+    card = catalogue.accelerators[kind.accelerator].laid_out()
     if price_usd_per_h is None:
         paid: tuple[Pricing, ...] = ("on-demand",)
         wanted = OfferFilter(providers=(kind.provider,), types=(kind.name,), pricing=paid)

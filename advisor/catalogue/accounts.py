@@ -7,7 +7,6 @@ source. Of a provider without a row no limit is known, and none is taken.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from fnmatch import translate
 from functools import cache
 from pathlib import Path
@@ -16,15 +15,17 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.catalogue.offer_columns import OfferColumns, TypeColumns
+from advisor.catalogue.offer_columns import OfferColumns, Record, TypeColumns
 from advisor.catalogue.snapshot import bundled_folder
-from advisor.catalogue.tables import Column, read, text
+from advisor.catalogue.tables import Column, read_facts, record, text
 from advisor.errors import CatalogueError
 
 UNITS: Final = ("vcpus", "gpus", "machines", "usd_per_h")
 COLUMNS: Final = (
-    text("provider", is_required=True), text("instance_types", is_required=True),
-    Column(name="limit", high=1e6, is_required=True), text("unit", is_required=True),
+    text("provider", is_required=True),
+    text("instance_types", "a glob of names; the first row that fits counts", is_required=True),
+    Column(name="limit", high=1e6, is_required=True),
+    text("unit", "one of UNITS; usd_per_h is of everything that runs", is_required=True),
     text("as_of", is_required=True), text("checked", is_required=True),
     text("source", is_required=True),
 )  # fmt: skip
@@ -34,16 +35,9 @@ COLUMNS: Final = (
 REQUEST_H: Final = 24.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AccountLimit:
+@record(COLUMNS)
+class AccountLimit(Record):
     """Most of some instance types that a new account of a provider can rent at once."""
-
-    provider: str
-    instance_types: str  # a glob of names; the first row that fits counts
-    limit: float  # in ``unit``
-    unit: str  # one of ``UNITS``; ``usd_per_h`` is of everything that runs
-    as_of: str
-    source: str
 
     def fits(self, types: TypeColumns) -> NDArray[np.bool_]:
         """Return which types it is of; a limit of GPUs is of machines that have one."""
@@ -66,22 +60,13 @@ def account_limits(path: Path | None = None) -> tuple[AccountLimit, ...]:
 
 @cache
 def _limits(where: Path) -> tuple[AccountLimit, ...]:
-    table = read(where, COLUMNS)
-    unknown = sorted({str(unit) for unit in table["unit"]} - set(UNITS))
+    rows = read_facts(where, COLUMNS)
+    unknown = sorted({row["unit"] for row in rows} - set(UNITS))
     if unknown:
         raise CatalogueError(
             f"{where}: the unit {unknown[0]!r} is unknown", hint=f"one of: {', '.join(UNITS)}"
         )
-    fields = ("provider", "instance_types", "limit", "unit", "as_of", "source")
-    rows = zip(*(table[name] for name in fields), table["checked"], strict=True)
-    return tuple(
-        AccountLimit(
-            provider=str(provider), instance_types=str(names), limit=float(limit), unit=str(unit),
-            as_of=str(as_of), source=str(source),
-        )
-        for provider, names, limit, unit, as_of, source, checked in rows
-        if checked == "yes"
-    )  # fmt: skip
+    return tuple(AccountLimit(**row) for row in rows if row["checked"] == "yes")
 
 
 def rented_at_once(types: TypeColumns, offers: OfferColumns) -> NDArray[np.float64]:

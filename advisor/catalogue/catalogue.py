@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import UTC, date, datetime
 from functools import cached_property
 from pathlib import Path
@@ -17,27 +17,26 @@ from advisor.catalogue import files, snapshot
 from advisor.catalogue import select as gpus
 from advisor.catalogue import select as selection
 from advisor.catalogue import snapshot as store
+from advisor.catalogue.accelerators import Accelerator
 from advisor.catalogue.networks import GBIT_BYTES
 from advisor.catalogue.offer_columns import (
     OWN_LISTING,
     PRICINGS,
-    Accelerator,
     Bools,
     Floats,
     InstanceType,
     OfferColumns,
-    OtherPrice,
     PriceColumns,
+    Record,
     Texts,
     TypeColumns,
 )
-from advisor.catalogue.overrides import Overrides, read_rules
 from advisor.catalogue.select import OfferFilter
 from advisor.catalogue.snapshot import Snapshot, find, read_snapshot
-from advisor.catalogue.tables import Column, known, read
+from advisor.catalogue.tables import read_facts, record
 from advisor.collectors.atomic import config_folder
 from advisor.errors import CatalogueError
-from advisor.planners.core import GB, GIB
+from advisor.planners.core import GIB
 from advisor.planners.spot import BANDS
 
 if TYPE_CHECKING:
@@ -46,64 +45,9 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-# Read what is looked up, not ranked: measured links, and prices of storage and traffic.
-
-
-def read_links(path: Path | None) -> tuple[dict[str, Any], ...]:
-    """Read the copies measured on instances (nvbandwidth); none without the file.
-
-    One direction, None where not measured; ``gpu_name`` is as the driver says it, copies between
-    devices are over all pairs, and with ``has_peer_access`` do not go through host memory. Raises
-    CatalogueError if the file cannot be read or a cell breaks its rule.
-    """
-    if path is None:
-        return ()
-    return tuple(
-        {
-            "provider": row["provider"],
-            "instance_type": row["instance_type"],
-            "gpu_name": row["gpu_name"],
-            "gpu_count": known(row["gpu_count"]),
-            "pcie_generation": known(row["pcie_gen"]),
-            "pcie_lanes": known(row["pcie_width"]),
-            "host_to_device_bytes_per_s": known(row["h2d_gbs"], GB),
-            "device_to_host_bytes_per_s": known(row["d2h_gbs"], GB),
-            "device_to_device_min_bytes_per_s": known(row["d2d_min_gbs"], GB),
-            "device_to_device_median_bytes_per_s": known(row["d2d_median_gbs"], GB),
-            "device_to_device_max_bytes_per_s": known(row["d2d_max_gbs"], GB),
-            "has_peer_access": {"yes": True, "no": False}.get(row["p2p"]),
-            "source": row["source"],
-        }
-        for row in _rows(path, files.LINKS)
-    )
-
-
-def read_other_prices(path: Path | None) -> tuple[OtherPrice, ...]:
-    """Read the prices of storage and traffic; none without the file.
-
-    Raises CatalogueError if the file cannot be read or a cell breaks its rule.
-    """
-    if path is None:
-        return ()
-    return tuple(
-        OtherPrice(
-            provider=row["provider"],
-            region=row["region"],
-            item=row["item"],
-            tier=row["tier"],
-            price_usd=float(row["price"]),
-            unit=row["unit"],
-            as_of=row["as_of"],
-            source=row["source"],
-        )
-        for row in _rows(path, files.OTHER_PRICES)
-    )
-
-
-def _rows(path: Path, columns: tuple[Column, ...]) -> list[dict[str, Any]]:
-    table = read(path, columns)
-    cells = zip(*(list(values) for values in table.values()), strict=True)
-    return [dict(zip(table, row, strict=True)) for row in cells]
+@record(files.OTHER_PRICES)
+class OtherPrice(Record):
+    """What is billed besides instances: storage and outgoing traffic."""
 
 
 class Catalogue:
@@ -142,7 +86,11 @@ class Catalogue:
         """
         snapshot = _current_snapshot() if path is None else _snapshot(Path(path))
         rules = _rules_file(overrides) if with_overrides else None
-        return cls(snapshot if rules is None else _overridden(snapshot, rules))
+        if rules is not None:
+            from advisor.catalogue.overrides import apply_rules, read_rules
+
+            snapshot = apply_rules(read_rules(rules), snapshot)
+        return cls(snapshot)
 
     def __repr__(self) -> str:
         return (
@@ -249,13 +197,23 @@ class Catalogue:
 
     @cached_property
     def links(self) -> tuple[dict[str, Any], ...]:
-        """The instances on which copies between host and devices were measured."""
-        return read_links(find(self._folders, files.LINKS_FILE))
+        """The instances on which copies were measured (nvbandwidth); none without the file.
+
+        One direction, None where not measured; ``gpu_name`` is as the driver says it, copies
+        between devices are over all pairs, and with ``has_peer_access`` do not go through host
+        memory.
+        """
+        path = find(self._folders, files.LINKS_FILE)
+        rows = read_facts(path, files.LINKS) if path else ()
+        peers = {"yes": True, "no": False}
+        return tuple(row | {"has_peer_access": peers.get(row.pop("p2p"))} for row in rows)
 
     @cached_property
     def other_prices(self) -> tuple[OtherPrice, ...]:
         """Prices of storage and of outgoing traffic."""
-        return read_other_prices(find(self._folders, files.OTHER_PRICES_FILE))
+        path = find(self._folders, files.OTHER_PRICES_FILE)
+        rows = read_facts(path, files.OTHER_PRICES) if path else ()
+        return tuple(OtherPrice(**row) for row in rows)
 
     def to_frame(self) -> DataFrame:
         """Return one row a (type, region) with the type's columns beside the prices."""
@@ -300,19 +258,6 @@ def _rules_file(named: Path | str | None) -> Path | None:
         return Path(named)
     usual = config_folder() / "overrides.csv"
     return usual if usual.is_file() else None
-
-
-def _overridden(snapshot: Snapshot, path: Path) -> Snapshot:
-    rules = read_rules(path)
-    saved = datetime.fromtimestamp(path.stat().st_mtime, UTC).date()
-    overrides = Overrides(
-        rules=rules,
-        saved_at=saved.isoformat(),
-        accelerators=snapshot.accelerators,
-        canonical=lambda name: gpus.canonical(name, snapshot.accelerators, snapshot.aliases),
-    )
-    offers = overrides.apply(snapshot.types, snapshot.prices)
-    return replace(snapshot, types=offers.types, prices=offers.prices)
 
 
 def _age_days(as_of: str) -> float:
@@ -454,17 +399,14 @@ def type_record(catalogue: Catalogue, shown: InstanceType) -> dict[str, Any]:
     specification = asdict(shown)
     specification.pop("index")
     accelerator = catalogue.accelerators.get(shown.accelerator)
-    device: dict[str, Any] | None = None
-    if accelerator is not None:
-        device = asdict(accelerator) | {"is_checked": accelerator.is_checked}
     pair = (shown.provider, shown.name)
     measured = [one for one in catalogue.links if (one["provider"], one["instance_type"]) == pair]
     return {
         "schema_version": SCHEMA_VERSION,
         "catalogue": {"as_of": catalogue.as_of, "path": str(catalogue.path)},
         "specification": specification,
-        "accelerator": device,
-        "nominal_pcie_bytes_per_s": accelerator and accelerator.pcie_bytes_per_s,
+        "accelerator": accelerator and accelerator.to_record(),
+        "nominal_pcie_bytes_per_s": accelerator and accelerator.nominal_pcie_bytes_per_s,
         "measured_links": measured,
         "prices": _price_records(catalogue, shown.index),
     }

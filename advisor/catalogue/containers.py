@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from advisor.catalogue.offer_columns import Record
 from advisor.catalogue.snapshot import bundled_folder
-from advisor.catalogue.tables import Column, read, text
+from advisor.catalogue.tables import Column, read_facts, record, text
 from advisor.errors import CatalogueError, UsageError
 from advisor.quantities import parse_cores_and_memory
 
@@ -19,38 +18,22 @@ _MOST_USD: Final = 1000.0
 COLUMNS: Final = (
     text("name", is_required=True), text("provider", is_required=True),
     text("region", is_required=True),
-    Column(name="vcpu_usd_per_h", high=_MOST_USD, is_required=True),
-    Column(name="gib_usd_per_h", high=_MOST_USD, is_required=True),
-    text("accelerator"), Column(name="accelerator_usd_per_h", high=_MOST_USD),
-    Column(name="quantum_s", low=1e-3, high=3600, is_required=True),
-    Column(name="minimum_s", high=86400, is_required=True),
-    Column(name="most_vcpus", low=0.25, high=1000, is_required=True),
-    Column(name="most_gib", low=0.25, high=10_000, is_required=True),
+    Column(name="vcpu_usd_per_h", high=_MOST_USD, is_required=True, means="of a vCPU"),
+    Column(name="gib_usd_per_h", high=_MOST_USD, is_required=True, means="of a GiB of memory"),
+    text("accelerator", "that a container can have one of; empty where there is none"),
+    Column(name="accelerator_usd_per_h", high=_MOST_USD),
+    Column(name="quantum_s", low=1e-3, high=3600, is_required=True, means="time is rounded up to"),
+    Column(name="minimum_s", high=86400, is_required=True, means="the least that is billed"),
+    Column(name="most_vcpus", low=0.25, high=1000, is_required=True, means="of one container"),
+    Column(name="most_gib", low=0.25, high=10_000, is_required=True, means="of one container"),
     text("as_of", is_required=True), text("source", is_required=True),
 )  # fmt: skip
 _GIB: Final = 2**30
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerOffer:
-    """A provider's list prices of containers in one region."""
-
-    name: str
-    provider: str
-    region: str
-    # vcpu_usd_per_h, gib_usd_per_h: of a vCPU, and of a GiB of memory [USD/h]
-    vcpu_usd_per_h: float
-    gib_usd_per_h: float
-    accelerator: str  # that a container can have one of; empty where there is none
-    accelerator_usd_per_h: float
-    # quantum_s, minimum_s: to which time is rounded up, and the least that is billed [s]
-    quantum_s: float
-    minimum_s: float
-    # most_vcpus, most_gib: of one container
-    most_vcpus: float
-    most_gib: float
-    as_of: str
-    source: str
+@record(COLUMNS)
+class ContainerOffer(Record):
+    """A provider's list prices of containers in one region, as ``COLUMNS`` says."""
 
     def usd_per_h(self, vcpus: float, gib: float, accelerator: str = "") -> float:
         """Return the price of a container [USD/h].
@@ -71,7 +54,7 @@ class ContainerOffer:
                 hint="name another --on, or other containers",
             )
         extra = self.accelerator_usd_per_h if accelerator else 0.0
-        return vcpus * self.vcpu_usd_per_h + gib * self.gib_usd_per_h + extra
+        return float(vcpus * self.vcpu_usd_per_h + gib * self.gib_usd_per_h + extra)
 
 
 def container_offers(path: Path | None = None) -> dict[str, ContainerOffer]:
@@ -80,13 +63,10 @@ def container_offers(path: Path | None = None) -> dict[str, ContainerOffer]:
     Raises CatalogueError if the file cannot be read or a cell breaks its rule.
     """
     where = path or bundled_folder() / "containers.csv"
-    table = read(where, COLUMNS)
-    found = {}
-    for row in zip(*(list(column) for column in table.values()), strict=True):
-        cells = dict(zip(table, row, strict=True))
-        price = float(cells["accelerator_usd_per_h"])
-        cells["accelerator_usd_per_h"] = 0.0 if math.isnan(price) else price
-        offer = ContainerOffer(**cells)
+    found: dict[str, ContainerOffer] = {}
+    for row in read_facts(where, COLUMNS):
+        extra = row["accelerator_usd_per_h"] or 0.0
+        offer = ContainerOffer(**row | {"accelerator_usd_per_h": extra})
         if offer.name in found:
             raise CatalogueError(f"{where}: {offer.name} appears twice", hint="take one row out")
         found[offer.name] = offer

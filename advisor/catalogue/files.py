@@ -8,10 +8,8 @@ prices[.PART].csv.gz                      a (type, region): rows of its part's t
                                           and of provenance, counted from 0
 regions.csv, provenance.csv               a region; a source with its date, status and licence
 specifications.cc-by-sa-4.0.csv.gz        a type, measured or taken from Spare Cores: fills holes
-accelerators.csv                          an accelerator, peaks dense
-accelerator_memory.csv                    an accelerator: its memory, and the readings behind it
+accelerators[.techpowerup].csv            an accelerator
 accelerators.cc-by-sa-4.0.csv             an accelerator, measured products
-aliases.csv                               another name of an accelerator
 networks.csv.gz                           a type: its network, as a page of the provider states it
 processors.csv                            types by their names: the processor that pages state
 burstable.csv                             types by their names: the share of each vCPU that lasts
@@ -28,6 +26,7 @@ from __future__ import annotations
 from typing import Final
 
 from advisor.catalogue.tables import Column, text
+from advisor.planners.core import GB, TERA
 
 MAX_PRICE_USD_PER_H: Final = 100_000.0  # the dearest instance of 2026 costs 492
 
@@ -35,28 +34,37 @@ TYPES: Final = (
     text("provider", is_required=True),
     text("instance_type", is_required=True),
     Column(name="vcpus", low=0.05, high=100_000),
-    Column(name="memory_gib", low=0.05, high=1_000_000),
+    Column(name="memory_gib", low=0.05, high=1_000_000, means="main memory"),
     text("cpu_arch"),
-    text("cpu_model"),
-    Column(name="coremark_per_vcpu", low=100, high=1_000_000),
-    text("accelerator"),
-    Column(name="accelerator_count", high=10_000, is_required=True),
-    Column(name="network_gbps", high=1_000_000),
-    Column(name="network_baseline_gbps", high=1_000_000),
-    text("rdma"),
-    text("intra_node_link"),
+    text("cpu_model", "several, with commas between, where it may be any"),
+    Column(name="coremark_per_vcpu", low=100, high=1_000_000, means="1/s, all vCPUs busy"),
+    text("accelerator", "of an adapter: the provider's name of it; in the files the canonical"),
+    Column(name="accelerator_count", high=10_000, is_required=True,
+           means="a fraction is a share of one"),
+    Column(name="network_gbps", high=1_000_000, means="Gbit/s as advertised"),
+    Column(name="network_baseline_gbps", high=1_000_000, means="Gbit/s that last"),
+    text("rdma", "transport, with its rate: IB-NDR-8x400"),
+    text("intra_node_link", "nvswitch, pcie-host, ...; empty: unknown"),
     Column(name="local_ssd_gb", high=10_000_000),
-    text("source"),
-)
+    text("source", "of the specification"),
+)  # fmt: skip
 PRICES: Final = (
     Column(name="type_id", is_required=True),
     Column(name="region_id", is_required=True),
     Column(name="on_demand_usd_per_h", low=1e-5, high=MAX_PRICE_USD_PER_H),
     Column(name="spot_usd_per_h", low=1e-5, high=MAX_PRICE_USD_PER_H),
-    Column(name="spot_interruption_band", high=4),
+    Column(name="spot_interruption_band", high=4, means="AWS: 0 below 5 % a month, 4 above 20"),
     Column(name="provenance_id", is_required=True),
     Column(name="reserved_1y_usd_per_h", low=1e-5, high=MAX_PRICE_USD_PER_H, is_optional=True),
     Column(name="reserved_3y_usd_per_h", low=1e-5, high=MAX_PRICE_USD_PER_H, is_optional=True),
+)
+# What a source lists: a machine, and its prices in a region. ``accelerator_memory_gib`` is only
+# checked, not kept: accelerators.csv is the authority.
+LISTED: Final = (
+    *TYPES,
+    Column(name="accelerator_memory_gib", high=100_000),
+    text("region", "where it is sold; empty: it has no price"),
+    *(column for column in PRICES if not column.name.endswith("_id")),
 )
 # Who says so, what the terms are, and since when it has been so.
 SOURCED: Final = tuple(text(name, is_required=True) for name in ("source", "licence", "as_of"))
@@ -81,47 +89,67 @@ SHARE_ALIKE_SPECIFICATIONS: Final = (
     text("host_device_basis"),
     Column(name="coremark_per_vcpu_converted", low=100, high=1_000_000),
 )
+# Precisions of which accelerators and devices state a dense peak.
+PEAKS: Final = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
+
+
+def _rate(name: str, fact: str, means: str = "", unit: float = TERA) -> Column:
+    return Column(name=name, high=1_000_000, unit=unit, fact=fact, means=means)
+
+
 ACCELERATORS: Final = (
-    text("name", is_required=True),
-    text("vendor"),
-    text("architecture"),
+    text("name", "as answers say it", is_required=True),
+    Column(name="aliases", kind="names", means="as providers and drivers call it, and people"),
+    Column(name="suite_names", kind="names", means="as suites of measurements call it"),
+    text("kind", "gpu, tpu or accelerator: which laws time it", is_required=True),
+    Column(name="market", kind="text", fact="market", means="consumer: sold for games"),
+    text("vendor", is_required=True),
+    text("architecture", "chip family: what was fitted on one card of it holds for others"),
+    text("generation", "whose tuned kernels it runs; empty: those of Volta and before"),
     text("form"),
-    Column(name="memory_gb", low=0.1, high=100_000, is_required=True),
-    Column(name="memory_bandwidth_gbs", low=1, high=1_000_000),
-    Column(name="fp32_tflops", high=1_000_000),
-    Column(name="tf32_tflops", high=1_000_000),
-    Column(name="fp16_tflops", high=1_000_000),
-    Column(name="bf16_tflops", high=1_000_000),
-    Column(name="fp8_tflops", high=1_000_000),
-    Column(name="int8_tops", high=1_000_000),
+    Column(name="dies", low=1, high=16, means="devices of a board, which share all but its link"),
+    Column(name="memory_gb", low=0.1, high=100_000, is_required=True, means="as sold"),
+    Column(name="has_ecc_in_memory", kind="flag", means="check bits lie among the data"),
+    Column(name="nvidia_smi_gib", low=0.1, high=100_000, means="lowest total it reports"),
+    Column(name="cuda_gib", low=0.1, high=100_000, means="lowest total that a program was told"),
+    text("memory_source", "of the two readings"),
+    Column(name="memory_bandwidth_gbs", low=1, high=1_000_000, unit=GB, fact="memory_bytes_per_s"),
+    *(_rate(f"{one}_tflops", f"{one}_flop_per_s", "dense peak") for one in PEAKS),
+    Column(name="fp64_share", high=1, means="of products in double precision, of the fp32 rate"),
+    _rate("int8_tops", "int8_op_per_s", "dense peak"),
+    _rate("sustained_fp32_tflops", "sustained_fp32_flop_per_s", "measured on large products"),
+    _rate("sustained_fp16_tflops", "sustained_fp16_flop_per_s", "the same, of bf16 too"),
+    _rate("best_fp16_tflops", "best_fp16_flop_per_s", "fastest product anybody measured: a cap"),
+    _rate("layer_tflops", "layer_flop_per_s", "forward rate of a transformer layer, 16 bits"),
     Column(name="tdp_w", high=100_000),
-    text("interconnect"),
-    Column(name="interconnect_gbs_per_direction", high=100_000),
-    Column(name="interconnect_devices", low=2, high=100_000),
-    Column(name="pcie_gen", low=1, high=10),
+    text("interconnect", "of its own, to its neighbours; none", fact="link"),
+    Column(name="interconnect_gbs_per_direction", high=100_000, unit=GB, fact="link_bytes_per_s",
+           means="nominal, all links of one together"),
+    Column(name="interconnect_devices", kind="integer", low=2, high=100_000, fact="link_devices",
+           means="that its switches join across machines; empty: it ends with the machine"),
+    Column(name="chip_to_chip_gbs", high=100_000, unit=GB, fact="chip_to_chip_bytes_per_s",
+           means="to the processor on its board, its share, one direction"),
+    Column(name="pcie_gen", low=1, high=10, fact="pcie_generation"),
+    text("pcie_peers", "no: messages between two of them go through host memory"),
+    Column(name="pcie_copy_gbs", high=1_000, unit=GB, fact="pcie_copy_bytes_per_s",
+           means="host copies, where clouds connect fewer lanes than it has"),
     Column(name="compute_capability", low=1, high=100),
-    text("training_use"),
-    Column(name="release_year", low=1990, high=2100),
+    text("training_use", "yes, legacy, no, neuron or xla (needs that framework), or unlisted: "
+         "known of runs only"),
+    Column(name="release_year", kind="integer", low=1990, high=2100),
+    text("vertex_name", "Vertex AI's name of it"),
     text("derivation"),
     text("source_1", is_required=True),
     text("source_2"),
-)
-ACCELERATOR_MEMORY: Final = (
-    text("name", is_required=True),
-    Column(name="memory_gib", low=0.1, high=100_000, is_required=True),
-    text("basis", is_required=True),
-    Column(name="sold_gb", low=0.1, high=100_000, is_required=True),
-    text("has_ecc_in_memory"),
-    Column(name="nvidia_smi_gib", low=0.1, high=100_000),
-    Column(name="cuda_gib", low=0.1, high=100_000),
-    text("source"),
-)
+    text("peak_source"),
+    text("sustained_source"),
+    text("as_of", "day of the rates"),
+)  # fmt: skip
 SHARE_ALIKE_ACCELERATORS: Final = (
     text("name", is_required=True),
-    Column(name="bf16_matmul_measured_tflops", high=1_000_000),
-    Column(name="fp8_matmul_measured_tflops", high=1_000_000),
+    _rate("bf16_matmul_measured_tflops", "sustained_bf16_flop_per_s", "large products"),
+    _rate("fp8_matmul_measured_tflops", "sustained_fp8_flop_per_s", "large products"),
 )
-ALIASES: Final = (text("alias", is_required=True), text("name", is_required=True), text("kind"))
 NETWORKS: Final = (
     text("provider", is_required=True),
     text("instance_type", is_required=True),
@@ -150,13 +178,18 @@ LINKS: Final = (
     text("instance_type", is_required=True),
     text("gpu_name"),
     Column(name="gpu_count", low=0, high=10_000),
-    Column(name="pcie_gen", low=1, high=10),
-    Column(name="pcie_width", low=1, high=32),
-    Column(name="h2d_gbs", high=100_000),
-    Column(name="d2h_gbs", high=100_000),
-    Column(name="d2d_min_gbs", high=100_000),
-    Column(name="d2d_median_gbs", high=100_000),
-    Column(name="d2d_max_gbs", high=100_000),
+    Column(name="pcie_gen", low=1, high=10, fact="pcie_generation"),
+    Column(name="pcie_width", low=1, high=32, fact="pcie_lanes"),
+    *(
+        Column(name=f"{name}_gbs", high=100_000, unit=GB, fact=f"{fact}_bytes_per_s")
+        for name, fact in (
+            ("h2d", "host_to_device"),
+            ("d2h", "device_to_host"),
+            ("d2d_min", "device_to_device_min"),
+            ("d2d_median", "device_to_device_median"),
+            ("d2d_max", "device_to_device_max"),
+        )
+    ),
     text("p2p"),
     text("source"),
 )
@@ -165,21 +198,20 @@ OTHER_PRICES: Final = (
     text("region"),
     text("item", is_required=True),
     text("tier"),
-    Column(name="price", low=0, high=1_000_000, is_required=True),
-    text("unit", is_required=True),
+    Column(
+        name="price", low=0, high=1_000_000, is_required=True, fact="price_usd", means="per unit"
+    ),
+    text("unit", "USD/GiB, USD/GiB-month", is_required=True),
     text("as_of"),
     text("source"),
 )
 REGIONS_FILE: Final = "regions.csv"
 PROVENANCE_FILE: Final = "provenance.csv"
 SPECIFICATIONS_FILE: Final = "specifications.cc-by-sa-4.0.csv.gz"
-ACCELERATOR_MEMORY_FILE: Final = "accelerator_memory.csv"
 ACCELERATORS_FILE: Final = "accelerators.csv"
 SHARE_ALIKE_ACCELERATORS_FILE: Final = "accelerators.cc-by-sa-4.0.csv"
-ALIASES_FILE: Final = "aliases.csv"
-# Cards of a source whose licence is not confirmed, and their other names: may be deleted (NOTICE).
+# Cards of a source whose licence is not confirmed: may be deleted (NOTICE).
 UNCONFIRMED_ACCELERATORS_FILE: Final = "accelerators.techpowerup.csv"
-UNCONFIRMED_ALIASES_FILE: Final = "aliases.techpowerup.csv"
 NETWORKS_FILE: Final = "networks.csv.gz"
 PROCESSORS_FILE: Final = "processors.csv"
 BURSTABLE_FILE: Final = "burstable.csv"

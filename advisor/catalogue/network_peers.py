@@ -22,15 +22,15 @@ spread             root mean square of log(peer / assumed) over the peers' provi
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
+from advisor.catalogue.accelerators import Accelerator
 from advisor.catalogue.networks import GBIT_BYTES, bypasses_kernel, rate_of
-from advisor.catalogue.offer_columns import Accelerator, Bools, Floats, Ints, TypeColumns
+from advisor.catalogue.offer_columns import Bools, Floats, Ints, TypeColumns
 from advisor.planners.links import RDMA_FROM_BYTES_PER_S
 from advisor.quantities import REACH_90
 
@@ -38,7 +38,6 @@ from advisor.quantities import REACH_90
 # of which a job's traffic takes one: github.com/autonomous-ai/autonomous-computer at 12cf2e6,
 # 4x-5090/README.md (MIT), read 2026-11-28.
 _WORKSTATION_BYTES_PER_S: Final = 10 * GBIT_BYTES
-_CONSUMER: Final = re.compile(r"GTX|TITAN|RTX-\d{4}(?!.*(Ada|Turing|Blackwell))")
 # An assumed network lies within a factor of two, nine times of ten, where accelerators tell it.
 _MOST_LOG_SD: Final = math.log(2) / REACH_90
 
@@ -136,7 +135,8 @@ class KnownNetworks:
         return self._found[key]
 
     def _of_accelerator(self, name: str, count: float) -> AssumedNetwork | None:
-        if _CONSUMER.match(name):
+        row = self._accelerators.get(name)
+        if row is not None and row.is_consumer:
             return AssumedNetwork(bytes_per_s=_WORKSTATION_BYTES_PER_S, log_sd=_MOST_LOG_SD)
         is_same = self._accelerator == name
         rows = np.flatnonzero(is_same & (self._count == count))
@@ -144,7 +144,6 @@ class KnownNetworks:
             found = self._median(rows, self._rate)
             is_fast = found.bytes_per_s >= RDMA_FROM_BYTES_PER_S
             return replace(found, is_rdma=found.is_rdma or is_fast)
-        row = self._accelerators.get(name)
         alike: list[tuple[str, ...]] = []
         if row is not None:
             alike = [(row.architecture, row.form), (row.architecture,)]
@@ -161,7 +160,7 @@ class KnownNetworks:
         kin = {
             name
             for name, row in self._accelerators.items()
-            if (row.architecture, row.form)[: len(kind)] == kind and not _CONSUMER.match(name)
+            if (row.architecture, row.form)[: len(kind)] == kind and not row.is_consumer
         }
         return np.isin(self._accelerator, list(kin))
 

@@ -8,16 +8,15 @@ GPUDirect run over the network interfaces, whose advertised rate is stated besid
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from advisor.catalogue import files
-from advisor.catalogue.offer_columns import Bools, Floats, Texts
-from advisor.catalogue.tables import numbers, read, texts
+from advisor.catalogue.offer_columns import Floats, Texts
+from advisor.catalogue.tables import read_facts
 
 GBIT_BYTES: Final = 1e9 / 8
 _FABRIC: Final = re.compile(r"(?:IB(?:-[A-Z]+)?|RoCE)-(?:(?P<ports>\d+)x)?(?P<gbps>\d+)")
@@ -57,25 +56,13 @@ def sustained_network(gbps: float, transport: str) -> float:
     return GBIT_BYTES * (gbps if rate is None else rate)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkColumns:
-    """The networks of all types, one row a type."""
-
-    # bytes_per_s, burst_bytes_per_s: as ``TypeColumns``'; NaN where nobody says
-    bytes_per_s: Floats
-    burst_bytes_per_s: Floats
-    rdma: Texts
-    is_rdma: Bools
-    # the page that states them, its licence and day; ``""`` where the type's own source does, or
-    # none
-    source: Texts
-
-
 def network_columns(
     path: Path | None, provider: Texts, name: Texts,
     *, gbps: Floats, baseline_gbps: Floats, rdma: Texts,
-) -> NetworkColumns:  # fmt: skip
-    """Join what the types' sources say with what providers' pages state; a page wins.
+) -> dict[str, NDArray[Any]]:  # fmt: skip
+    """Join what the types' sources say with what pages state, as columns of ``TypeColumns``.
+
+    A page wins.
 
     Raises CatalogueError if the file cannot be read or a cell breaks its rule.
 
@@ -89,45 +76,21 @@ def network_columns(
     burst, transport = gbps.copy(), rdma.astype(object)
     source = np.full(len(name), "", dtype=object)
     place = {key: at for at, key in enumerate(zip(provider.tolist(), name.tolist(), strict=True))}
-    for row in _stated(path):
-        at = place.get(row.key)
+    for row in read_facts(path, files.NETWORKS) if path else ():
+        at = place.get((row["provider"], row["instance_type"]))
         if at is None:
             continue
-        source[at] = row.source
-        if not np.isnan(row.gbps):
-            sustained[at] = burst[at] = row.gbps
-        if row.rdma:
-            transport[at] = row.rdma
+        source[at] = "{source} ({basis}; {licence}; {as_of})".format_map(row)
+        if row["network_gbps"] is not None:
+            sustained[at] = burst[at] = row["network_gbps"]
+        if row["rdma"]:
+            transport[at] = row["rdma"]
     names: list[str] = transport.tolist()
     pairs = zip(sustained.tolist(), names, strict=True)
-    return NetworkColumns(
-        bytes_per_s=np.array([sustained_network(rate, each) for rate, each in pairs]),
-        burst_bytes_per_s=burst * GBIT_BYTES,
-        rdma=np.array(names, dtype=str),
-        is_rdma=np.array([bypasses_kernel(each) for each in names], dtype=bool),
-        source=np.array(source.tolist(), dtype=str),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Stated:
-    key: tuple[str, str]
-    gbps: float
-    rdma: str
-    source: str
-
-
-def _stated(path: Path | None) -> Sequence[_Stated]:
-    if path is None:
-        return ()
-    table = read(path, files.NETWORKS)
-    cells = zip(
-        texts(table, "provider"), texts(table, "instance_type"),
-        numbers(table, "network_gbps").tolist(), texts(table, "rdma"), texts(table, "basis"),
-        texts(table, "source"), texts(table, "licence"), texts(table, "as_of"),
-        strict=True,
-    )  # fmt: skip
-    return [
-        _Stated((provider, name), gbps, rdma, f"{source} ({basis}; {licence}; {day})")
-        for provider, name, gbps, rdma, basis, source, licence, day in cells
-    ]
+    return {
+        "network_bytes_per_s": np.array([sustained_network(*pair) for pair in pairs]),
+        "network_burst_bytes_per_s": burst * GBIT_BYTES,
+        "rdma": np.array(names, dtype=str),
+        "is_rdma": np.array([bypasses_kernel(each) for each in names], dtype=bool),
+        "network_source": np.array(source.tolist(), dtype=str),
+    }

@@ -6,11 +6,10 @@ and rates are bytes.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import date
-from typing import Any, ClassVar, Final, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,115 +79,31 @@ class Provenance:
         return PRICE_KINDS.index(self.kind_of(pricing)), listing, -days
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InstanceType:
-    """One row of ``TypeColumns``, which says what each means, with its place in it."""
+class Record:
+    """A row whose attributes are declared once, as the columns of a table."""
 
-    index: int
-    provider: str
-    name: str
-    vcpus: float | None
-    memory_bytes: float | None
-    accelerator: str
-    accelerator_count: float
-    accelerator_memory_bytes: float | None
-    network_bytes_per_s: float | None
-    network_burst_bytes_per_s: float | None
-    network_source: str
-    rdma: str
-    is_rdma: bool
-    intra_node_link: str
-    intra_node_bytes_per_s: float | None
-    intra_node_basis: str
-    host_device_bytes_per_s: float | None
-    host_device_basis: str
-    core_speed: float | None
-    core_speed_source: str
-    cpu_model: str
-    cpu_model_source: str
-    cpu_arch: str
-    cpu_baseline: float | None
-    cpu_launch_h: float
-    cpu_surplus_usd_per_h: float | None
-    cpu_baseline_source: str
-    local_ssd_bytes: float | None
-    source: str
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        __dataclass_fields__: ClassVar[dict[str, Any]]
+
+        def __init__(self, **facts: Any) -> None: ...
+        def __getattr__(self, name: str) -> Any: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Accelerator:
-    """One accelerator as its maker describes it; peaks are dense, None where unknown."""
-
-    name: str
-    vendor: str
-    architecture: str
-    form: str
-    memory_gb: float  # as sold, e.g. 80 for an A100 80 GB.
-    # what one program can allocate (``advisor.catalogue.specifications``), no margin taken off
-    memory_bytes: float
-    memory_bytes_per_s: float | None
-    fp32_flop_per_s: float | None
-    tf32_flop_per_s: float | None
-    fp16_flop_per_s: float | None
-    bf16_flop_per_s: float | None
-    fp8_flop_per_s: float | None
-    int8_op_per_s: float | None
-    # sustained_bf16_flop_per_s, sustained_fp8_flop_per_s: best measured rate of large products
-    sustained_bf16_flop_per_s: float | None
-    sustained_fp8_flop_per_s: float | None
-    tdp_w: float | None
-    link: str  # name of the direct link to its neighbours, ``""`` where it has none
-    link_bytes_per_s: float | None  # nominal, one direction, all links of one device together
-    pcie_generation: float | None
-    compute_capability: float | None
-    # ``"yes"``, ``"legacy"``, ``"no"``, ``"neuron"`` or ``"xla"`` (needs that framework)
-    training_use: str
-    release_year: int | None
-    # source_1, source_2: where the numbers come from, and what they were checked against
-    source_1: str
-    source_2: str
-    # devices that its switches join across machines, e.g. 72 in an NVL72 rack; None where the link
-    # ends with the machine.
-    link_devices: int | None = None
-
-    @property
-    def is_checked(self) -> bool:
-        """Whether a number was compared with a public source, or is from one itself.
-
-        Rows typed from memory that nobody compared are not; nor is "the maker's datasheet, not
-        looked up" a comparison.
-        """
-        looked_up = [part for part in self.source_2.split(" | ") if "not looked up" not in part]
-        return "from memory" not in self.source_1 or any(
-            part and not part.startswith("none found") for part in looked_up
-        )
-
-    @property
-    def pcie_bytes_per_s(self) -> float | None:
-        """Nominal rate of its 16 PCIe lanes, one direction: a ceiling, not a measurement.
-
-        8 GT/s a lane in generation 3 with 128b/130b coding, doubled by each generation.
-        """
-        if self.pcie_generation is None:
-            return None
-        return 16 * 8e9 / 8 * (128 / 130) * math.pow(2.0, self.pcie_generation - 3)
+Recorded = TypeVar("Recorded", bound=Record)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OtherPrice:
-    """What is billed besides instances: storage and outgoing traffic.
+def with_fields(blanks: Mapping[str, Any]) -> Callable[[type[Recorded]], type[Recorded]]:
+    """Make a class a frozen row with a field for each name, a blank where it is unknown."""
 
-    ``price_usd`` is per ``unit``, e.g. ``"USD/GiB"`` or ``"USD/GiB-month"``.
-    """
+    def made(cls: type[Recorded]) -> type[Recorded]:
+        for name, blank in blanks.items():
+            cls.__annotations__[name] = "Any"
+            setattr(cls, name, blank)
+        return dataclass(frozen=True, slots=True, kw_only=True)(cls)
 
-    provider: str
-    region: str
-    item: str
-    tier: str
-    price_usd: float
-    unit: str
-    as_of: str
-    source: str
+    return made
 
 
 Floats = NDArray[np.float64]
@@ -298,6 +213,13 @@ class TypeColumns(_Columns):
             value = column[index].item()
             row[name] = None if value != value else value
         return InstanceType(index=index, **row)
+
+
+@with_fields(dict.fromkeys(column.name for column in fields(TypeColumns)))
+class InstanceType(Record):
+    """One row of ``TypeColumns``, which says what each means; None is unknown."""
+
+    index: int = 0  # its place there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

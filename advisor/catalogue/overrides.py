@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,69 +13,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.catalogue import files
+from advisor.catalogue.accelerators import Accelerator
 from advisor.catalogue.networks import GBIT_BYTES, bypasses_kernel, rate_of, sustained_network
 from advisor.catalogue.offer_columns import (
     OWN_LISTING,
     PRICINGS,
-    Accelerator,
     Bools,
     Ints,
     PriceColumns,
     Pricing,
     Provenance,
+    Record,
     Texts,
     TypeColumns,
 )
-from advisor.catalogue.tables import Column, read, text
+from advisor.catalogue.select import canonical
+from advisor.catalogue.snapshot import Snapshot
+from advisor.catalogue.tables import Column, read_facts, record, text
 from advisor.errors import AdvisorError, CatalogueError
-from advisor.planners.core import GIB, HOUR_S
-
-# Shortest bill of a provider, and the step that a bill is a whole multiple of.
-#
-# ===========  ============  ========  =====  ================================================
-# provider     machines      shortest  step   source
-# ===========  ============  ========  =====  ================================================
-# scaleway     without GPU   1 h       1 h    scaleway/docs-content, pull 5727 (2025-10-28)
-# scaleway     with GPU      1 min     1 min  the same
-# lambda       all           1 min     1 min  old.docs.lambdalabs.com, on-demand invoicing
-# hyperstack   all           1 min     1 min  hyperstack.cloud/gpu-pricing, read 2026-08-26
-# all others   all           1 min     none   AWS and Google: by the second from a minute on
-# ===========  ============  ========  =====  ================================================
-#
-# A capacity block of the user's (``overrides.csv``) is sold in whole blocks.
-
-
-Floats = NDArray[np.float64]
-
-SHORTEST_BILL_H: Final = 60 / HOUR_S
-# Provider: step of a bill for machines without accelerators, and with [s].
-_STEPS_S: Final = {"scaleway": (3600.0, 60.0), "lambda": (60.0, 60.0), "hyperstack": (60.0, 60.0)}
-
-
-def bills(types: TypeColumns, type_index: NDArray[np.int64]) -> tuple[Floats, Floats]:
-    """Return the shortest bill and the step of bills of the types at ``type_index`` [h]."""
-    step = np.zeros(len(types))
-    for provider, (plain, accelerated) in _STEPS_S.items():
-        own = np.asarray(types.provider == provider)
-        step[own] = np.where(types.accelerator_count[own] > 0, accelerated, plain) / HOUR_S
-    return np.maximum(step, SHORTEST_BILL_H)[type_index], step[type_index]
-
-
-def charged_h(hours: Floats, shortest_h: Floats | float, step_h: Floats | float) -> Floats:
-    """Return the hours that a bill holds for machines rented so long [h].
-
-    ``shortest_h``, ``step_h``: as of ``bills``; broadcast.
-
-    Examples
-    --------
-    >>> charged_h(np.array([0.001, 0.51, 1.0]), 0.5, 0.5).tolist()
-    [0.5, 1.0, 1.0]
-    """
-    charged = np.maximum(hours, shortest_h)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        whole = np.ceil(charged / step_h - 1e-9) * step_h
-    return np.asarray(np.where(np.asarray(step_h) > 0, whole, charged))
-
+from advisor.planners.core import GIB
+from advisor.providers import SHORTEST_BILL_H
 
 # The user's ``overrides.csv``: its rules, read and checked.
 #
@@ -136,30 +94,12 @@ COLUMNS: Final = (
 UNITS: Final = ("instances", "vcpus", "gpus")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+@record(COLUMNS)
+class Rule(Record):
     """One row of the file; ``place`` names it in errors and as a source."""
 
-    place: str
-    rule: str
-    provider: str
-    instance_type: str = ""
-    region: str = ""
-    pricing: str = ""
-    value: float = np.nan
-    unit: str = ""
-    service: str = ""
-    count: float = np.nan
-    hours: float = np.nan
-    vcpus: float = np.nan
-    memory_gib: float = np.nan
-    accelerator: str = ""
-    accelerator_count: float = np.nan
-    network_gbps: float = np.nan
-    rdma: str = ""
-    intra_node_link: str = ""
-    coremark_per_vcpu: float = np.nan
-    note: str = ""
+    place: str = ""
+    saved_at: str = ""  # day of the file, which prices set by the user carry
 
     def fault(self, column: str, what: str, hint: str) -> CatalogueError:
         """Make the error that names this row and one of its columns."""
@@ -172,12 +112,13 @@ def read_rules(path: Path) -> tuple[Rule, ...]:
     Raises CatalogueError if the file cannot be read or a row makes no sense; it names the row and
     the column.
     """
-    table = read(path, COLUMNS)
-    rows = zip(*(list(values) for values in table.values()), strict=True)
+    rows = read_facts(path, COLUMNS)
+    saved = datetime.fromtimestamp(path.stat().st_mtime, UTC).date()
     rules = []
     for number, row in enumerate(rows, start=2):
-        cells: dict[str, Any] = dict(zip(table, row, strict=True))
-        rules.append(Rule(place=f"{path.name}, row {number}", **cells))
+        facts = {name: np.nan if value is None else value for name, value in row.items()}
+        place = f"{path.name}, row {number}"
+        rules.append(Rule(place=place, saved_at=saved.isoformat(), **facts))
         _check(rules[-1])
     return tuple(rules)
 
@@ -203,70 +144,47 @@ def _check(rule: Rule) -> None:
 OWN_REGION: Final = "on-premises"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offers:
-    """What rules change: the two tables."""
+def apply_rules(rules: Sequence[Rule], to: Snapshot) -> Snapshot:
+    """Return a snapshot with the rules laid over it, in their order.
 
-    types: TypeColumns
-    prices: PriceColumns
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overrides:
-    """Rules and what is needed to apply them."""
-
-    rules: tuple[Rule, ...]
-    saved_at: str  # ISO date that prices set by the user carry
-    accelerators: Mapping[str, Accelerator]
-    canonical: Callable[[str], str]  # from an accelerator's name as typed to its canonical name
-
-    def apply(self, types: TypeColumns, prices: PriceColumns) -> Offers:
-        """Apply the rules in order; those on regions come last, for they hold for all others.
-
-        Raises CatalogueError if a rule matches nothing or names an unknown accelerator.
-        """
-        offers = Offers(types=types, prices=prices)
-        regions = [rule for rule in self.rules if rule.rule == "region"]
-        for rule in self.rules:
-            if rule.rule == "machine":
-                offers = self._add_machine(rule, offers)
-            elif rule.rule == "price":
-                offers = _set_price(rule, offers, self.saved_at)
-            elif rule.rule in ("reserved", "block"):
-                offers = _reserve(rule, offers, self.saved_at)
-            elif rule.rule != "region":
-                offers = _RULES[rule.rule](rule, offers)
-        return _keep_regions(regions, offers) if regions else offers
-
-    def _add_machine(self, rule: Rule, offers: Offers) -> Offers:
-        types = offers.types
-        if ((types.provider == rule.provider) & (types.name == rule.instance_type)).any():
-            what = f"{rule.provider} has a type {rule.instance_type!r} already"
-            raise rule.fault("instance_type", what, "give the machine another name")
-        accelerator = self._accelerator(rule)
-        machine = _machine(rule, accelerator, types)
-        at = np.array([len(types)])
-        added = _with_rows(offers.prices, at, rule.region or OWN_REGION, self._own(rule))
-        added = added.with_prices(np.array([len(added) - 1]), {"on-demand": rule.value})
-        most = added.max_instances.copy()
-        most[-1] = np.inf if np.isnan(rule.count) else rule.count
-        return Offers(types=types.join(machine), prices=replace(added, max_instances=most))
-
-    def _accelerator(self, rule: Rule) -> Accelerator | None:
-        if not rule.accelerator:
-            return None
-        try:
-            return self.accelerators[self.canonical(rule.accelerator)]
-        except AdvisorError as error:
-            raise rule.fault("accelerator", str(error), error.hint) from error
-
-    def _own(self, rule: Rule) -> Provenance:
-        return _own(rule, self.saved_at)
+    Those on regions come last, for they hold for all others. Raises CatalogueError if a rule
+    matches nothing or names an unknown accelerator.
+    """
+    regions = [rule for rule in rules if rule.rule == "region"]
+    for rule in rules:
+        if rule.rule != "region":
+            to = _RULES[rule.rule](rule, to)
+    return _keep_regions(regions, to) if regions else to
 
 
-def _own(rule: Rule, saved_at: str) -> Provenance:
+def _add_machine(rule: Rule, offers: Snapshot) -> Snapshot:
+    types = offers.types
+    if ((types.provider == rule.provider) & (types.name == rule.instance_type)).any():
+        what = f"{rule.provider} has a type {rule.instance_type!r} already"
+        raise rule.fault("instance_type", what, "give the machine another name")
+    machine = _machine(rule, _accelerator(rule, offers), types)
+    at = np.array([len(types)])
+    added = _with_rows(offers.prices, at, rule.region or OWN_REGION, _own(rule))
+    added = added.with_prices(np.array([len(added) - 1]), {"on-demand": rule.value})
+    most = added.max_instances.copy()
+    most[-1] = np.inf if np.isnan(rule.count) else rule.count
+    prices = replace(added, max_instances=most)
+    return replace(offers, types=types.join(machine), prices=prices)
+
+
+def _accelerator(rule: Rule, offers: Snapshot) -> Accelerator | None:
+    if not rule.accelerator:
+        return None
+    try:
+        name = canonical(rule.accelerator, offers.accelerators, offers.aliases)
+    except AdvisorError as error:
+        raise rule.fault("accelerator", str(error), error.hint) from error
+    return offers.accelerators[name]
+
+
+def _own(rule: Rule) -> Provenance:
     return Provenance(
-        as_of=saved_at,
+        as_of=rule.saved_at,
         status=f"own {rule.rule}",
         spot_status="",
         listing=OWN_LISTING,
@@ -288,7 +206,7 @@ def _of_types(rule: Rule, types: TypeColumns) -> Bools:
     return own
 
 
-def _chosen(rule: Rule, offers: Offers) -> Ints:
+def _chosen(rule: Rule, offers: Snapshot) -> Ints:
     """Return the rows of the prices that a rule chooses; that there is none is an error."""
     prices = offers.prices
     rows = _of_types(rule, offers.types)[prices.type_index]
@@ -305,30 +223,28 @@ def _globbed(names: Texts, glob: str) -> Bools:
     return np.array([fnmatch.fnmatchcase(name, glob) for name in names.tolist()], dtype=bool)
 
 
-def _set_price(rule: Rule, offers: Offers, saved_at: str) -> Offers:
+def _set_price(rule: Rule, offers: Snapshot) -> Snapshot:
     """Set a price; one type in one new region gets a row of its own."""
     prices = offers.prices
     pricing: Pricing = next((way for way in PRICINGS if way == rule.pricing), "on-demand")
     types = np.flatnonzero(_of_types(rule, offers.types))
     is_new = rule.region and not (set(rule.region) & set("*?[")) and len(types) == 1
     if is_new and not ((prices.type_index == types[0]) & (prices.region == rule.region)).any():
-        prices = _with_rows(prices, types, rule.region, _own(rule, saved_at))
+        prices = _with_rows(prices, types, rule.region, _own(rule))
         rows = np.array([len(prices) - 1])
     else:
         rows = _chosen(rule, offers)
-        prices = _owned(rule, pricing, prices, rows, saved_at)
+        prices = _owned(rule, pricing, prices, rows)
     return replace(offers, prices=prices.with_prices(rows, {pricing: rule.value}))
 
 
-def _owned(
-    rule: Rule, pricing: Pricing, prices: PriceColumns, rows: Ints, saved_at: str
-) -> PriceColumns:
+def _owned(rule: Rule, pricing: Pricing, prices: PriceColumns, rows: Ints) -> PriceColumns:
     """Mark the prices of one way to pay as the user's; the others stay their source's."""
     used, inverse = np.unique(prices.provenance_index[rows], return_inverse=True)
-    own = _own(rule, saved_at)
+    own = _own(rule)
     made = [
         replace(
-            one, own=(*one.own, pricing), own_as_of=saved_at, listing=own.listing,
+            one, own=(*one.own, pricing), own_as_of=rule.saved_at, listing=own.listing,
             source=own.source,
         )
         for one in (prices.provenances[at] for at in used.tolist())
@@ -336,7 +252,7 @@ def _owned(
     return _attributed(prices, rows, made, inverse)
 
 
-def _reserve(rule: Rule, offers: Offers, saved_at: str) -> Offers:
+def _reserve(rule: Rule, offers: Snapshot) -> Snapshot:
     """Add machines that are held for the user, beside those that anybody can rent."""
     types = np.flatnonzero(_of_types(rule, offers.types))
     if len(types) != 1:
@@ -344,7 +260,7 @@ def _reserve(rule: Rule, offers: Offers, saved_at: str) -> Offers:
         raise rule.fault("instance_type", what, "name one type a row")
     if rule.region not in offers.prices.regions:
         raise rule.fault("region", f"{rule.region!r} is unknown", "see: advisor catalogue list")
-    prices = _with_rows(offers.prices, types, rule.region, _own(rule, saved_at))
+    prices = _with_rows(offers.prices, types, rule.region, _own(rule))
     prices = prices.with_prices(np.array([len(prices) - 1]), {"on-demand": rule.value})
     terms = {"max_instances": rule.count}
     if rule.rule == "block":
@@ -355,7 +271,7 @@ def _reserve(rule: Rule, offers: Offers, saved_at: str) -> Offers:
     return replace(offers, prices=replace(prices, **columns))
 
 
-def _scale(rule: Rule, offers: Offers) -> Offers:
+def _scale(rule: Rule, offers: Snapshot) -> Snapshot:
     rows = _chosen(rule, offers)
     return replace(offers, prices=_scaled(rule, _derived(rule, offers.prices, rows), rows))
 
@@ -387,7 +303,7 @@ def _attributed(
     return replace(prices, provenance_index=index, provenances=(*prices.provenances, *made))
 
 
-def _add_service(rule: Rule, offers: Offers) -> Offers:
+def _add_service(rule: Rule, offers: Snapshot) -> Snapshot:
     """Copy the chosen offers and their types as the service's, at its multiple of the price."""
     types, prices = offers.types, offers.prices
     if rule.service in types.provider.tolist():
@@ -403,10 +319,10 @@ def _add_service(rule: Rule, offers: Offers) -> Offers:
     if rule.pricing:
         others = [way for way in PRICINGS if way != rule.pricing]
         joined = joined.with_prices(added, dict.fromkeys(others, np.nan))
-    return Offers(types=types.join(copied), prices=joined)
+    return replace(offers, types=types.join(copied), prices=joined)
 
 
-def _set_network(rule: Rule, offers: Offers) -> Offers:
+def _set_network(rule: Rule, offers: Snapshot) -> Snapshot:
     """Set the network of types; where the rule names no transport, theirs is plain Ethernet."""
     types = offers.types
     rows = _of_types(rule, types)
@@ -428,7 +344,7 @@ def _set_network(rule: Rule, offers: Offers) -> Offers:
     return replace(offers, types=changed)
 
 
-def _limit(rule: Rule, offers: Offers) -> Offers:
+def _limit(rule: Rule, offers: Snapshot) -> Snapshot:
     """Lower the number of instances; a quota of vCPUs or GPUs is rounded down to whole ones."""
     rows = _chosen(rule, offers)
     types, prices = offers.types, offers.prices
@@ -442,7 +358,7 @@ def _limit(rule: Rule, offers: Offers) -> Offers:
     return replace(offers, prices=replace(prices, max_instances=most))
 
 
-def _keep_regions(rules: Sequence[Rule], offers: Offers) -> Offers:
+def _keep_regions(rules: Sequence[Rule], offers: Snapshot) -> Snapshot:
     """Keep of each provider that has such rules only what one of them allows."""
     prices = offers.prices
     owner = offers.types.provider[prices.type_index]
@@ -504,7 +420,11 @@ def _with_rows(
     return widened.join(rows)
 
 
-_RULES: Final[Mapping[str, Callable[[Rule, Offers], Offers]]] = {
+_RULES: Final[Mapping[str, Callable[[Rule, Snapshot], Snapshot]]] = {
+    "machine": _add_machine,
+    "price": _set_price,
+    "reserved": _reserve,
+    "block": _reserve,
     "factor": _scale,
     "service": _add_service,
     "network": _set_network,

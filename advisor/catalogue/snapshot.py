@@ -23,20 +23,23 @@ import numpy as np
 
 from advisor import data
 from advisor.catalogue import files
-from advisor.catalogue.offer_columns import (
-    Accelerator,
-    Floats,
-    PriceColumns,
-    Provenance,
-    Texts,
-    TypeColumns,
+from advisor.catalogue.accelerators import Accelerator, listed, other_names, read_accelerators
+from advisor.catalogue.offer_columns import Floats, PriceColumns, Provenance, Texts, TypeColumns
+from advisor.catalogue.specifications import build_types
+from advisor.catalogue.tables import (
+    Column,
+    Values,
+    parse_numbers,
+    read,
+    read_bytes,
+    read_facts,
+    texts,
+    unpack,
 )
-from advisor.catalogue.overrides import bills
-from advisor.catalogue.specifications import build_types, read_accelerators, read_aliases
-from advisor.catalogue.tables import Column, Values, parse_numbers, read, read_bytes, texts, unpack
 from advisor.collectors import atomic, bounded
 from advisor.collectors.atomic import config_folder
 from advisor.errors import CatalogueError
+from advisor.providers import bills
 
 __all__ = ["cache_folder", "config_folder"]
 
@@ -119,10 +122,7 @@ def read_snapshot(folder: Path, bundled: Path) -> Snapshot:
             f"no catalogue at {folder}", hint="name a snapshot's folder, or leave it out"
         )
     folders = (folder, bundled)
-    accelerators = read_accelerators(
-        _with_unconfirmed(folders, files.ACCELERATORS_FILE, files.UNCONFIRMED_ACCELERATORS_FILE),
-        find(folders, files.SHARE_ALIKE_ACCELERATORS_FILE),
-    )
+    accelerators = listed(read_accelerators(folders))
     parts = part_names(folder)
     tables = [read(folder / f"types{part}.csv.gz", files.TYPES) for part in parts]
     types = build_types(
@@ -141,18 +141,8 @@ def read_snapshot(folder: Path, bundled: Path) -> Snapshot:
         types=types,
         prices=prices,
         accelerators=accelerators,
-        aliases=read_aliases(
-            _with_unconfirmed(folders, files.ALIASES_FILE, files.UNCONFIRMED_ALIASES_FILE),
-            accelerators,
-        ),
+        aliases=other_names(accelerators.values()),
     )
-
-
-def _with_unconfirmed(folders: Sequence[Path], name: str, unconfirmed: str) -> list[Path]:
-    """Return a file, and beside it the one of unconfirmed licence where it was not deleted."""
-    path = find(folders, name) or folders[0] / name
-    beside = path.with_name(unconfirmed)
-    return [path, beside] if beside.is_file() else [path]
 
 
 def find(folders: Sequence[Path], name: str) -> Path | None:
@@ -178,15 +168,15 @@ def read_provenances(folder: Path) -> tuple[Provenance, ...]:
 
     Raises CatalogueError if the file cannot be read or a cell breaks its rule.
     """
-    table = read(folder / files.PROVENANCE_FILE, files.PROVENANCE)
-    for number, day in enumerate(texts(table, "as_of"), start=2):
-        if not _is_day(day):
+    rows = read_facts(folder / files.PROVENANCE_FILE, files.PROVENANCE)
+    for number, row in enumerate(rows, start=2):
+        if not _is_day(row["as_of"]):
             raise CatalogueError(
-                f"{files.PROVENANCE_FILE}, row {number}, column 'as_of': is {day!r}, not a day",
+                f"{files.PROVENANCE_FILE}, row {number}, column 'as_of': is {row['as_of']!r}, "
+                "not a day",
                 hint="write YYYY-MM-DD, or nothing for a source without a date",
             )
-    rows = zip(*(texts(table, name) for name in table), strict=True)
-    return tuple(Provenance(**dict(zip(table, row, strict=True))) for row in rows)
+    return tuple(Provenance(**row) for row in rows)
 
 
 def _is_day(text: str) -> bool:
@@ -242,9 +232,10 @@ def _price_columns(
     order = np.argsort(regions, kind="stable")
     rank = np.empty(len(regions), dtype=np.int64)
     rank[order] = np.arange(len(regions))
-    shortest_h, step_h = bills(types, table["type_id"].astype(np.int64))
+    shortest_h, step_h = bills(types.provider, types.accelerator_count)
+    type_index = table["type_id"].astype(np.int64)
     return PriceColumns(
-        type_index=table["type_id"].astype(np.int64),
+        type_index=type_index,
         region_index=rank[table["region_id"].astype(np.int64)],
         regions=regions[order],
         on_demand_usd_per_h=table["on_demand_usd_per_h"],
@@ -253,8 +244,8 @@ def _price_columns(
         reserved_3y_usd_per_h=table["reserved_3y_usd_per_h"],
         spot_interruption_band=table["spot_interruption_band"],
         max_instances=np.full(len(table["type_id"]), np.inf),
-        shortest_bill_h=shortest_h,
-        bill_step_h=step_h,
+        shortest_bill_h=shortest_h[type_index],
+        bill_step_h=step_h[type_index],
         provenance_index=table["provenance_id"].astype(np.int64),
         provenances=provenances,
     )

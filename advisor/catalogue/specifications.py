@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
 from fnmatch import translate
-from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from advisor import data
 from advisor.catalogue import files
+from advisor.catalogue.accelerators import Accelerator
 from advisor.catalogue.networks import network_columns
-from advisor.catalogue.offer_columns import (
-    Accelerator,
-    Floats,
-    Ints,
-    SpeedSource,
-    Texts,
-    TypeColumns,
-)
-from advisor.catalogue.select import key
-from advisor.catalogue.tables import Column, Values, known, numbers, read, texts
+from advisor.catalogue.offer_columns import Floats, Ints, SpeedSource, Texts, TypeColumns
+from advisor.catalogue.tables import Column, Values, numbers, read, texts
 from advisor.errors import CatalogueError
-from advisor.planners.core import GB, GIB, TERA
+from advisor.planners.core import GB, GIB
 
 # Speed of one vCPU: fill the holes between the measured instance types, and say how.
 #
@@ -142,89 +132,63 @@ def build_types(
     unknown; ``pages``: by name the files of what providers' pages state (networks, processors,
     baselines), likewise.
     """
-    provider, name = np.array(texts(table, "provider")), np.array(texts(table, "instance_type"))
+    stated = {column: np.asarray(values) for column, values in table.items()}
+    provider, name = stated["provider"], stated.pop("instance_type")
     extra = _measured(share_alike, provider, name)
-    stated_model = np.array(texts(table, "cpu_model"))
+    for column in ("vcpus", "memory_gib"):
+        stated[column] = np.where(np.isnan(stated[column]), extra[column], stated[column])
     cpu_model, cpu_model_source = _processor_columns(
         pages[files.PROCESSORS_FILE], provider, name,
-        np.where(stated_model == "", extra.texts["cpu_model"], stated_model),
+        np.where(stated["cpu_model"] == "", extra["cpu_model"], stated["cpu_model"]),
     )  # fmt: skip
-    accelerator = np.array(texts(table, "accelerator"))
-    burst = _burst_columns(pages[files.BURSTABLE_FILE], provider, name)
+    burst, coremark_share = _burst_columns(pages[files.BURSTABLE_FILE], provider, name)
     core_speed, core_speed_source = fill(
         provider,
         name,
         cpu_model,
-        numbers(table, "coremark_per_vcpu") / burst.coremark_share,
-        extra.numbers["coremark_per_vcpu_converted"],
+        stated.pop("coremark_per_vcpu") / coremark_share,
+        extra["coremark_per_vcpu_converted"],
     )
     network = network_columns(
         pages[files.NETWORKS_FILE], provider, name,
-        gbps=numbers(table, "network_gbps"),
-        baseline_gbps=numbers(table, "network_baseline_gbps"),
-        rdma=np.array(texts(table, "rdma")),
+        gbps=stated.pop("network_gbps"),
+        baseline_gbps=stated.pop("network_baseline_gbps"),
+        rdma=stated["rdma"],
     )  # fmt: skip
-    return TypeColumns(
-        provider=provider,
-        name=name,
-        vcpus=_filled(numbers(table, "vcpus"), extra.numbers["vcpus"]),
-        memory_bytes=GIB * _filled(numbers(table, "memory_gib"), extra.numbers["memory_gib"]),
-        accelerator=accelerator,
-        accelerator_count=numbers(table, "accelerator_count"),
-        accelerator_memory_bytes=_accelerator_memory(accelerator, accelerators),
-        network_bytes_per_s=network.bytes_per_s,
-        network_burst_bytes_per_s=network.burst_bytes_per_s,
-        network_source=network.source,
-        rdma=network.rdma,
-        is_rdma=network.is_rdma,
-        intra_node_link=np.array(texts(table, "intra_node_link")),
-        intra_node_bytes_per_s=GB * extra.numbers["intra_node_gbs"],
-        intra_node_basis=extra.texts["intra_node_basis"],
-        host_device_bytes_per_s=GB * extra.numbers["host_device_gbs"],
-        host_device_basis=extra.texts["host_device_basis"],
-        core_speed=core_speed,
-        core_speed_source=core_speed_source,
-        cpu_model=cpu_model,
-        cpu_model_source=cpu_model_source,
-        cpu_arch=np.array(texts(table, "cpu_arch")),
-        cpu_baseline=burst.baseline,
-        cpu_launch_h=burst.launch_h,
-        cpu_surplus_usd_per_h=burst.surplus_usd_per_h,
-        cpu_baseline_source=burst.source,
-        local_ssd_bytes=GB * numbers(table, "local_ssd_gb"),
-        source=np.array(texts(table, "source")),
+    known = (
+        network
+        | burst
+        | {
+            "name": name,
+            "memory_bytes": GIB * stated.pop("memory_gib"),
+            "accelerator_memory_bytes": _accelerator_memory(stated["accelerator"], accelerators),
+            "intra_node_bytes_per_s": GB * extra["intra_node_gbs"],
+            "intra_node_basis": extra["intra_node_basis"],
+            "host_device_bytes_per_s": GB * extra["host_device_gbs"],
+            "host_device_basis": extra["host_device_basis"],
+            "core_speed": core_speed,
+            "core_speed_source": core_speed_source,
+            "cpu_model": cpu_model,
+            "cpu_model_source": cpu_model_source,
+            "local_ssd_bytes": GB * stated.pop("local_ssd_gb"),
+        }
     )
+    return TypeColumns(**stated | known)
 
 
-@dataclass(frozen=True, slots=True)
-class _Extra:
-    """Columns of the share-alike table, spread over all types."""
-
-    texts: dict[str, Texts]
-    numbers: dict[str, Floats]
-
-
-def _measured(path: Path | None, provider: Texts, name: Texts) -> _Extra:
-    table = read(path, files.SHARE_ALIKE_SPECIFICATIONS) if path else {}
-    rows: dict[tuple[str, str], int] = {}
-    if table:
-        pairs = zip(texts(table, "provider"), texts(table, "instance_type"), strict=True)
-        rows = {pair: at for at, pair in enumerate(pairs)}
+def _measured(path: Path | None, provider: Texts, name: Texts) -> dict[str, NDArray[Any]]:
+    """Return the columns of the share-alike table, spread over all types."""
+    table = _table_or_none(path, files.SHARE_ALIKE_SPECIFICATIONS)
+    pairs = zip(texts(table, "provider"), texts(table, "instance_type"), strict=True)
+    rows = {pair: at for at, pair in enumerate(pairs)}
     keys = zip(provider.tolist(), name.tolist(), strict=True)
     at = np.array([rows.get(key, len(rows)) for key in keys], dtype=np.int64)
-    out = _Extra({}, {})
-    for column in files.SHARE_ALIKE_SPECIFICATIONS[2:]:
-        if column.is_number:
-            known = numbers(table, column.name) if table else np.empty(0)
-            out.numbers[column.name] = np.append(known, np.nan)[at]
-        else:
-            words = texts(table, column.name) if table else []
-            out.texts[column.name] = np.array([*words, ""])[at]
-    return out
-
-
-def _filled(values: Floats, others: Floats) -> Floats:
-    return np.where(np.isnan(values), others, values)
+    return {
+        column.name: np.append(np.asarray(table[column.name]), np.nan if column.is_number else "")[
+            at
+        ]
+        for column in files.SHARE_ALIKE_SPECIFICATIONS[2:]
+    }
 
 
 def _accelerator_memory(names: Texts, accelerators: Mapping[str, Accelerator]) -> Floats:
@@ -249,17 +213,6 @@ def _accelerator_memory(names: Texts, accelerators: Mapping[str, Accelerator]) -
 _CREDITS_PER_H: Final = 60.0  # a credit is a virtual CPU for a minute
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Burst:
-    """How all types compute for longer, one row a type; see ``TypeColumns``."""
-
-    baseline: Floats
-    launch_h: Floats
-    surplus_usd_per_h: Floats
-    coremark_share: Floats  # of a virtual CPU that it had when CoreMark was measured
-    source: Texts
-
-
 def _processor_columns(
     path: Path | None, provider: Texts, name: Texts, cpu_model: Texts
 ) -> tuple[Texts, Texts]:
@@ -275,8 +228,12 @@ def _processor_columns(
     return np.where(cpu_model == "", stated, cpu_model), _pages(table)[row]
 
 
-def _burst_columns(path: Path | None, provider: Texts, name: Texts) -> _Burst:
-    """Return how the types compute for longer.
+def _burst_columns(
+    path: Path | None, provider: Texts, name: Texts
+) -> tuple[dict[str, NDArray[Any]], Floats]:
+    """Return how the types compute for longer: columns of ``TypeColumns``, and one more.
+
+    It is the share of a virtual CPU that a type had when CoreMark was measured.
 
     Raises CatalogueError as ``_processor_columns``.
 
@@ -290,13 +247,13 @@ def _burst_columns(path: Path | None, provider: Texts, name: Texts) -> _Burst:
 
     baseline = of_rows("vcpu_baseline", 1.0)
     is_at_baseline = np.array([*texts(table, "coremark_at"), ""])[row] == "baseline"
-    return _Burst(
-        baseline=baseline,
-        launch_h=np.nan_to_num(of_rows("launch_credits", 0.0)) / _CREDITS_PER_H,
-        surplus_usd_per_h=of_rows("surplus_usd_per_vcpu_h", np.nan),
-        coremark_share=np.where(is_at_baseline, baseline, 1.0),
-        source=_pages(table)[row],
-    )
+    columns = {
+        "cpu_baseline": baseline,
+        "cpu_launch_h": np.nan_to_num(of_rows("launch_credits", 0.0)) / _CREDITS_PER_H,
+        "cpu_surplus_usd_per_h": of_rows("surplus_usd_per_vcpu_h", np.nan),
+        "cpu_baseline_source": _pages(table)[row],
+    }
+    return columns, np.where(is_at_baseline, baseline, 1.0)
 
 
 def _table_or_none(path: Path | None, columns: Sequence[Column]) -> Mapping[str, Values]:
@@ -324,162 +281,3 @@ def _pages(table: Mapping[str, Values]) -> Texts:
     columns = (texts(table, name) for name in ("source", "licence", "as_of"))
     cells = zip(*columns, strict=True)
     return np.array([*(f"{page} ({licence}; {day})" for page, licence, day in cells), ""])
-
-
-# The memory of every accelerator: one table, read by the catalogue and the device sheet alike.
-#
-# ``memory_gib`` is what the driver lets one program allocate on a whole card, as CUDA's
-# ``totalGlobalMem`` and PyTorch's "total capacity" say. A card "of 80 GB" has 80 GiB of chips;
-# error correction on GDDR cards takes a sixteenth, and the driver keeps some for itself. No margin
-# is taken off: the planners keep theirs.
-#
-# ===============  ===============================================================================
-# basis            how ``memory_gib`` follows
-# ===============  ===============================================================================
-# cuda             the lowest reading of a program (drivers differ by up to 1 %)
-# nvidia-smi       the lowest total that ``nvidia-smi`` reports, less what the driver keeps
-# sold             the size sold in GiB, less a sixteenth where ``has_ecc_in_memory``, less what
-#                  the driver keeps
-# ===============  ===============================================================================
-
-
-# What the driver keeps of the total of nvidia-smi: 0.6 to 2.2 % on the nine chips with both
-# readings; the upper quartile. Cards of 8 and 11 GB keep 0.21 and 0.24 GiB (PyTorch's total
-# capacity 7.79 and 10.76: github.com/ryujaehun/pytorch-gpu-benchmark/issues/1,
-# github.com/RenYurui/StructureFlow/issues/35).
-DRIVER_FRACTION: Final = 0.014
-DRIVER_GIB: Final = 0.21
-_ECC_SHARE: Final = 15 / 16  # GDDR: check bits lie among the data (T4: 15.0 of 16, L4: 22.5 of 24)
-
-
-@cache
-def device_memory_bytes() -> Mapping[str, float]:
-    """Return what a program can allocate on each accelerator, by canonical name. [bytes].
-
-    Raises CatalogueError if the table cannot be read or a cell breaks its rule.
-    """
-    path = data.root("datasets") / "catalogue" / files.ACCELERATOR_MEMORY_FILE
-    table = read(path, files.ACCELERATOR_MEMORY)
-    pairs = zip(texts(table, "name"), numbers(table, "memory_gib").tolist(), strict=True)
-    return MappingProxyType({name: gib * GIB for name, gib in pairs})
-
-
-def memory_bytes(name: str, sold_gb: float) -> float:
-    """Return the memory of one accelerator [bytes]: the table's, else what is surely not too much.
-
-    ``sold_gb``: as sold; taken as 10^9 bytes each where the table does not have the name.
-    """
-    return device_memory_bytes().get(name, sold_gb * GB)
-
-
-def memory_gib(
-    *,
-    sold_gb: float,
-    nvidia_smi_gib: float | None,
-    cuda_gib: float | None,
-    has_ecc_in_memory: bool,
-) -> tuple[float, str]:
-    """Return the memory that follows from what was read, and its basis; see the module. [GiB].
-
-    >>> memory_gib(sold_gb=16, nvidia_smi_gib=15.0, cuda_gib=14.75, has_ecc_in_memory=True)
-    (14.75, 'cuda')
-    """
-    if cuda_gib is not None:
-        return cuda_gib, "cuda"
-    if nvidia_smi_gib is not None:
-        return _less_driver(nvidia_smi_gib), "nvidia-smi"
-    return _less_driver(sold_gb * (_ECC_SHARE if has_ecc_in_memory else 1.0)), "sold"
-
-
-def _less_driver(total_gib: float) -> float:
-    return round(total_gib - max(DRIVER_GIB, DRIVER_FRACTION * total_gib), 2)
-
-
-# Read the accelerators and their other names.
-
-
-def read_accelerators(paths: Iterable[Path], share_alike: Path | None) -> dict[str, Accelerator]:
-    """Read the accelerators; measured rates come from the share-alike file where there is one.
-
-    Raises CatalogueError if a file cannot be read or a cell breaks its rule.
-    """
-    sustained = _sustained(share_alike)
-    found = {}
-    for table in (read(path, files.ACCELERATORS) for path in paths):
-        for row in zip(*(list(values) for values in table.values()), strict=True):
-            one = _accelerator(dict(zip(table, row, strict=True)), sustained)
-            found[one.name] = one
-    return found
-
-
-def _sustained(path: Path | None) -> dict[str, tuple[float, float]]:
-    if path is None:
-        return {}
-    table = read(path, files.SHARE_ALIKE_ACCELERATORS)
-    rates = zip(
-        numbers(table, "bf16_matmul_measured_tflops").tolist(),
-        numbers(table, "fp8_matmul_measured_tflops").tolist(),
-        strict=True,
-    )
-    return dict(zip(texts(table, "name"), rates, strict=True))
-
-
-def _accelerator(
-    row: Mapping[str, Any], sustained: Mapping[str, tuple[float, float]]
-) -> Accelerator:
-    def scaled(name: str, unit: float = 1.0) -> float | None:
-        return known(row[name], unit)
-
-    bf16, fp8 = sustained.get(row["name"], (np.nan, np.nan))
-    year, joined = scaled("release_year"), scaled("interconnect_devices")
-    return Accelerator(
-        name=row["name"],
-        vendor=row["vendor"],
-        architecture=row["architecture"],
-        form=row["form"],
-        memory_gb=float(row["memory_gb"]),
-        memory_bytes=memory_bytes(row["name"], float(row["memory_gb"])),
-        memory_bytes_per_s=scaled("memory_bandwidth_gbs", GB),
-        fp32_flop_per_s=scaled("fp32_tflops", TERA),
-        tf32_flop_per_s=scaled("tf32_tflops", TERA),
-        fp16_flop_per_s=scaled("fp16_tflops", TERA),
-        bf16_flop_per_s=scaled("bf16_tflops", TERA),
-        fp8_flop_per_s=scaled("fp8_tflops", TERA),
-        int8_op_per_s=scaled("int8_tops", TERA),
-        sustained_bf16_flop_per_s=known(bf16, TERA),
-        sustained_fp8_flop_per_s=known(fp8, TERA),
-        tdp_w=scaled("tdp_w"),
-        link="" if row["interconnect"] == "none" else row["interconnect"],
-        link_bytes_per_s=scaled("interconnect_gbs_per_direction", GB),
-        link_devices=None if joined is None else int(joined),
-        pcie_generation=scaled("pcie_gen"),
-        compute_capability=scaled("compute_capability"),
-        training_use=row["training_use"],
-        release_year=None if year is None else int(year),
-        source_1=row["source_1"],
-        source_2=row["source_2"],
-    )
-
-
-def read_aliases(paths: Iterable[Path], accelerators: Collection[str]) -> dict[str, str]:
-    """Read other names, folded for comparison, as a mapping to canonical names.
-
-    Raises CatalogueError if an alias is ambiguous or means an accelerator that does not exist.
-    """
-    out: dict[str, str] = {}
-    for path in paths:
-        table = read(path, files.ALIASES)
-        pairs = zip(texts(table, "alias"), texts(table, "name"), strict=True)
-        for number, (alias, name) in enumerate(pairs, start=2):
-            if name not in accelerators:
-                raise CatalogueError(
-                    f"{path.name}, row {number}, column 'name': no accelerator {name!r}",
-                    hint="add it to accelerators.csv, or remove the alias",
-                )
-            if out.setdefault(key(alias), name) != name:
-                raise CatalogueError(
-                    f"{path.name}, row {number}, column 'alias': {alias!r} already means "
-                    f"{out[key(alias)]!r}",
-                    hint="keep one of them",
-                )
-    return out

@@ -10,16 +10,17 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import math
 import warnings
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Final, cast
+from typing import IO, Any, Final, Literal, cast
 
 import numpy as np
 
-from advisor.catalogue.offer_columns import Bools, Floats
+from advisor.catalogue.offer_columns import Bools, Floats, Recorded, with_fields
 from advisor.collectors import atomic, bounded
 from advisor.errors import CatalogueError
 
@@ -28,6 +29,8 @@ MAX_ROWS: Final = 2_000_000  # twenty times the bundled table
 _END_OF_ROW: Final = -1e300  # no column allows it
 
 Values = list[str] | Floats
+# How a cell is read: ``names`` are texts with semicolons between, a ``flag`` is "yes" or empty.
+Kind = Literal["number", "integer", "text", "names", "flag"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,21 +38,40 @@ class Column:
     """What a column of a table may hold."""
 
     name: str
-    is_number: bool = True
+    kind: Kind = "number"
     # low, high: bounds of a number, both allowed
     low: float = 0.0
     high: float = np.inf
     is_required: bool = False  # the column must exist and no cell may be empty
     is_optional: bool = False  # the whole column may be missing
     hint: str = ""  # what may stand in it, for whoever left it out
+    fact: str = ""  # what a record calls it; as the column where empty
+    unit: float = 1.0  # of a number, in the unit of the fact
+    means: str = ""
+
+    @property
+    def is_number(self) -> bool:
+        """Whether its cells are numbers."""
+        return self.kind in ("number", "integer")
 
 
-def text(
-    name: str, *, is_required: bool = False, is_optional: bool = False, hint: str = ""
-) -> Column:
+def text(name: str, means: str = "", **rules: Any) -> Column:
     """Declare a column of text."""
-    return Column(
-        name=name, is_number=False, is_required=is_required, is_optional=is_optional, hint=hint
+    return Column(name=name, kind="text", means=means, **rules)
+
+
+def record(columns: Sequence[Column]) -> Callable[[type[Recorded]], type[Recorded]]:
+    """Make a class a frozen row of a table: a field for the fact of each column.
+
+    What is left out is unknown: ``""`` or None, and 0 where the column must have a number.
+    """
+    return with_fields(
+        {
+            column.fact or column.name: (0.0 if column.is_required else None)
+            if column.is_number
+            else ""
+            for column in columns
+        }
     )
 
 
@@ -91,6 +113,32 @@ def read(path: Path, columns: Sequence[Column]) -> dict[str, Values]:
     Raises CatalogueError if the file cannot be read or a cell breaks its column's rule.
     """
     return parse(unpack(read_bytes(path), path), columns, path.name)
+
+
+def read_facts(path: Path, columns: Sequence[Column]) -> list[dict[str, Any]]:
+    """Read a table as one mapping a row, by the names and in the units of the facts.
+
+    None is an unknown number, and what a missing column would say. Raises CatalogueError as
+    ``read``.
+    """
+    table = read(path, columns)
+    length = max(map(len, table.values()), default=0)
+    facts = {
+        column.fact or column.name: _facts(table.get(column.name, [""] * length), column)
+        for column in columns
+    }
+    return [dict(zip(facts, row, strict=True)) for row in zip(*facts.values(), strict=True)]
+
+
+def _facts(cells: Values, column: Column) -> Sequence[Any]:
+    if isinstance(cells, list) and not column.is_number:
+        if column.kind == "names":
+            return [tuple(one.strip() for one in cell.split(";") if one.strip()) for cell in cells]
+        return [cell == "yes" for cell in cells] if column.kind == "flag" else cells
+    blank = [math.nan] * len(cells)
+    numbers = [known(cell, column.unit) for cell in (blank if isinstance(cells, list) else cells)]
+    is_whole = column.kind == "integer"
+    return [None if one is None else int(one) for one in numbers] if is_whole else numbers
 
 
 def parse(content: str, columns: Sequence[Column], name: str) -> dict[str, Values]:
@@ -252,7 +300,7 @@ def texts(table: Mapping[str, Values], name: str) -> list[str]:
 
 def known(value: float, unit: float = 1.0) -> float | None:
     """Return a cell in SI units; None where it is empty."""
-    return None if np.isnan(value) else float(value) * unit
+    return None if value != value else float(value) * unit
 
 
 def numbers(table: Mapping[str, Values], name: str) -> Floats:

@@ -20,20 +20,14 @@ from numpy.typing import NDArray
 
 from advisor import data
 from advisor.answer import COMPLETIONS, CompletionWay, Estimate, Part, fitted
-from advisor.catalogue import (
-    SHORTEST_BILL_H,
-    Catalogue,
-    OfferColumns,
-    OtherPrice,
-    TypeColumns,
-    charged_h,
-)
+from advisor.catalogue import Catalogue, OfferColumns, OtherPrice, TypeColumns
 from advisor.estimate.time_columns import TimeColumns
 from advisor.jobs import RUN_LOG_SD, Job, write_bytes_per_s
 from advisor.machines import surplus_usd_per_h
 from advisor.planners.core import GIB, HOUR_S, select
 from advisor.planners.goodput import CampaignLaw, expected_completion
 from advisor.planners.spot import BANDS, hazard_of_band, spot_completion
+from advisor.providers import SHORTEST_BILL_H, charged_h
 from advisor.quantities import QUANTILES
 from advisor.records import packaged_spot_history
 

@@ -13,6 +13,7 @@ from advisor.answer import Recorded
 from advisor.errors import AdvisorError, UsageError
 from advisor.export.launch import Launch
 from advisor.export.pick import HERE, Pick
+from advisor.providers import provider_of, providers
 
 
 class NotExportableError(AdvisorError):
@@ -68,10 +69,20 @@ class Target:
     write: Write  # from pick, launch and the blanks' values to what is written
     # by their name in ``--set NAME=VALUE``
     blanks: Mapping[str, Blank] = field(default_factory=dict)
-    providers: frozenset[str] | None = None  # of the catalogue; None: whoever owns the machines
+    rents: bool = False  # it rents the machines itself, of the providers that say so
     runs_here: bool = False  # the machine at hand will do
     # it spreads a described job's model itself: nothing is added to the script
     spreads: bool = False
+
+    def is_rented_from(self, provider: str) -> bool:
+        """Whether it rents from a provider."""
+        return self.name in provider_of(provider).exports
+
+    @property
+    def providers(self) -> frozenset[str] | None:
+        """Providers that it rents from; None: whoever owns the machines."""
+        known = providers().items()
+        return frozenset(n for n, one in known if self.name in one.exports) if self.rents else None
 
     def check(self, pick: Pick) -> None:
         """Refuse machines that the target cannot rent."""

@@ -6,7 +6,6 @@ from .cluster import one_group as one_group
 from .cluster import parse_cluster as parse_cluster
 from .cluster import read_cluster as read_cluster
 from .cluster import whole_machines as whole_machines
-from .devices import AcceleratorPart as AcceleratorPart
 from .devices import accelerator_devices as accelerator_devices
 from .devices import calibration_parameters as calibration_parameters
 from .devices import device_parameters as device_parameters
@@ -15,11 +14,8 @@ from .devices import is_same_machine as is_same_machine
 from .devices import model_day as model_day
 from .devices import own_steps_file as own_steps_file
 from .devices import own_steps_record as own_steps_record
-from .devices import part as part
-from .devices import power_limited as power_limited
 from .devices import processor as processor
 from .devices import residual_parameters as residual_parameters
-from .devices import sheet_sources as sheet_sources
 from .devices import suite_device as suite_device
 from .fleet import Fleet as Fleet
 from .fleet import alike as alike

@@ -12,12 +12,18 @@ from typing import Any, Final
 
 import numpy as np
 
-from advisor.catalogue import AssumedNetwork, Catalogue, InstanceType, KnownNetworks, OfferFilter
+from advisor.catalogue import (
+    Accelerator,
+    AssumedNetwork,
+    Catalogue,
+    InstanceType,
+    KnownNetworks,
+    OfferFilter,
+    link_between,
+)
 from advisor.collectors import bounded
 from advisor.errors import AdvisorError, CatalogueError, UsageError
-from advisor.machines.devices import AcceleratorPart, part, power_limited
-from advisor.machines.pcie import link_between
-from advisor.planners.core import GIB, Cluster, Device, Link, Machines, Node
+from advisor.planners.core import GIB, Device, Link, Machines, Node
 from advisor.planners.links import RDMA_FROM_BYTES_PER_S
 from advisor.quantities import parse_rate
 
@@ -28,7 +34,7 @@ class ClusterGroup:
 
     label: str
     node: Node
-    part: AcceleratorPart
+    part: Accelerator
     count: int
     # of one machine; None where it was not bought from the catalogue [USD/h]
     price_usd_per_h: float | None = None
@@ -56,7 +62,7 @@ class ClusterGroup:
             domain_machines=self.node.domain_machines,
             host_bytes_per_s=host,
             host_memory_bytes=self.node.memory_bytes,
-            generation=self.part.generation,
+            generation=self.part.kernels,
             precision=precision,
             elementwise_flop_per_s=self.part.elementwise_flop_per_s,
         )
@@ -86,10 +92,6 @@ class NamedCluster:
         if any(p is None for p in prices):
             return None
         return sum(p * g.count for p, g in zip(prices, self.groups, strict=True) if p is not None)
-
-    def cluster(self) -> Cluster:
-        """Return the planners' cluster: machines and links, no prices."""
-        return Cluster(groups=tuple((g.node, g.count) for g in self.groups))
 
 
 # Clusters as text and files.
@@ -265,7 +267,7 @@ def group_of_type(found: InstanceType, count: int, catalogue: Catalogue) -> Clus
             f"{found.name} has no whole accelerator",
             hint="the planner lays out on accelerators; see: advisor catalogue list --gpus L4",
         )
-    known = part(row)
+    known = row.laid_out()
     node = _node(
         found.name,
         known,
@@ -353,10 +355,10 @@ def whole_machines(
 
 def _of_gpus(words: re.Match[str], item: str, catalogue: Catalogue) -> ClusterGroup:
     gpus, nodes = int(words["gpus"]), _count(words["nodes"] or "1", item)
-    known = part(catalogue.accelerators[one_gpu(words["name"], catalogue)])
+    known = catalogue.accelerators[one_gpu(words["name"], catalogue)].laid_out()
     limit = "" if words["watts"] is None else f":{float(words['watts']):g}W"
     if words["watts"] is not None:
-        known = power_limited(known, float(words["watts"]))
+        known = known.limited(float(words["watts"]))
     domain = known.domain_machines(max(gpus, 1))
     if known.link_devices and gpus > _PER_TRAY and gpus % _PER_TRAY == 0:
         # A rack, or a part of one: its switches join that many devices and no more.
@@ -371,11 +373,11 @@ def _of_gpus(words: re.Match[str], item: str, catalogue: Catalogue) -> ClusterGr
         )
     link = (words["link"] or known.link_name).lower()
     if link == "pcie":
-        intra, _ = link_between(catalogue.accelerators[known.name], link)
+        intra, _ = link_between(known, link)
     elif link.startswith(("nvlink", "nvswitch", "xgmi", "infinity")):
         if known.link_name == "pcie":
             raise UsageError(f"{known.name} has no {link}", hint="leave the link out, or say pcie")
-        intra = known.link_bytes_per_s
+        intra = known.peer_bytes_per_s
     else:
         raise UsageError(f"unknown link {link!r} in {item!r}", hint="say nvlink or pcie")
     assumed = None
@@ -450,7 +452,7 @@ def one_gpu(name: str, catalogue: Catalogue) -> str:
 
 def _node(
     name: str,
-    known: AcceleratorPart,
+    known: Accelerator,
     devices: int,
     *,
     intra: Link,

@@ -1,7 +1,6 @@
-"""Accelerators as devices of the planners: ``datasets/devices/accelerators.csv``.
+"""Devices by their names, processors, the machine at hand, and the device model's constants.
 
-The sheet holds their peaks and, where measured, their sustained rates. Constants come from
-``trained_models/device_model``.
+Constants come from ``trained_models/device_model``.
 """
 
 from __future__ import annotations
@@ -9,21 +8,20 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 
 from advisor import data
 from advisor.answer import fitted
-from advisor.catalogue import Accelerator, device_memory_bytes
+from advisor.catalogue import shipped
 from advisor.collectors import bounded
 from advisor.collectors.format import DeviceSheet, Host
-from advisor.errors import CatalogueError, ModelError, UsageError
-from advisor.machines.pcie import link_between, pcie_bytes_per_s
-from advisor.planners.core import GB, STREAM_SHARE, TERA, Device
+from advisor.errors import CatalogueError, ModelError
+from advisor.planners.core import GB, STREAM_SHARE, Device
 from advisor.planners.step import (
     AMPLITUDES,
     CalibrationParameters,
@@ -34,13 +32,6 @@ from advisor.planners.step import (
     with_own,
 )
 
-if TYPE_CHECKING:
-    from advisor.catalogue import Accelerator
-
-
-_PEAKS: Final = (
-    "fp32_flop_per_s", "tf32_flop_per_s", "bf16_flop_per_s", "fp16_flop_per_s", "fp8_flop_per_s",
-)  # fmt: skip
 # Words that make another chip, or a part of one, of what else a name says.
 _OTHER_CHIP: Final = frozenset(
     {"ti", "super", "laptop", "mobile", "max", "q", "maxq", "mig", "d", "sff", "g", "vgpu"}
@@ -62,23 +53,13 @@ def calibration_parameters(path: Path | None = None) -> CalibrationParameters:
     return fitted(CalibrationParameters, _file(path), part="calibration", train="device-model")
 
 
-def accelerator_devices(path: Path | None = None) -> dict[str, Device]:
-    """Return every accelerator of the device sheet by its canonical name.
+@cache
+def accelerator_devices() -> dict[str, Device]:
+    """Return every accelerator that the program knows as a device, by its canonical name.
 
-    Raises CatalogueError if the sheet cannot be read or a row has an impossible value.
+    Raises CatalogueError if the table cannot be read or a row has an impossible value.
     """
-    return dict(_sheet(path or data.root("datasets") / "devices" / "accelerators.csv"))
-
-
-def sheet_sources(name: str) -> Mapping[str, str]:
-    """Return where a device's rates are from: ``peak_source, sustained_source, as_of``.
-
-    Empty for a device that is not in the sheet (a processor).
-    """
-    for row in _sheet_rows(data.root("datasets") / "devices" / "accelerators.csv"):
-        if row["name"] == name:
-            return {key: row[key] for key in ("peak_source", "sustained_source", "as_of")}
-    return {}
+    return {name: row.device for name, row in shipped().items() if row.device is not None}
 
 
 def model_day() -> str:
@@ -134,111 +115,16 @@ def _suite_names() -> dict[str, Device]:
 
 
 def _named_devices() -> list[tuple[str, Device]]:
-    """Return names of the sheet's devices: their own, then those that suites give them."""
-    sheet = accelerator_devices()
-    path = data.root("datasets") / "devices" / "suite_names.csv"
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            rows = list(bounded.csv_tables(file))
-        named = [(row["name"], sheet[row["device"]]) for row in rows if row["device"] in sheet]
-        return [*sheet.items(), *named]
-    except (OSError, KeyError) as error:
-        raise CatalogueError(
-            f"cannot read the suites' names {path}: {error}", hint="install the package again"
-        ) from error
+    """Return names of the known devices: their own, then those that suites give them."""
+    rows, known = shipped(), accelerator_devices()
+    suites = [(alias, known[n]) for n in known for alias in rows[n].suite_names]
+    return [*known.items(), *suites]
 
 
 def _plain(name: str) -> str:
     """Return a name without makers, case and punctuation."""
     bare = re.sub(r"(?i)nvidia|tesla|geforce|instinct|amd", "", name)
     return re.sub(r"[^a-z0-9]", "", bare.lower())
-
-
-def catalogue_device(row: Accelerator | None, *, share: float = 1.0) -> Device | None:
-    """Return an accelerator of the catalogue: the device sheet's row, which knows sustained rates.
-
-    None where nothing is known of its arithmetic or bandwidth. A share of a card (time-sliced or
-    partitioned) has that share of every rate and of the memory.
-    """
-    if row is None or not row.memory_bytes_per_s:
-        return None
-    device = accelerator_devices().get(row.name)
-    if device is None:
-        rates = {name: getattr(row, name) for name in _PEAKS}
-        if not any(rates.values()):
-            return None
-        device = Device(
-            name=row.name, kind="gpu", vendor=row.vendor, architecture=row.architecture,
-            memory_bytes=row.memory_bytes, memory_bytes_per_s=row.memory_bytes_per_s,
-            tdp_w=row.tdp_w, release_year=_family_year(row), **rates,
-        )  # fmt: skip
-    if share >= 1.0:
-        return device
-    shared = {
-        f.name: value * share
-        for f in fields(Device)
-        if f.name.endswith(("_per_s", "_bytes", "tdp_w")) and (value := getattr(device, f.name))
-    }
-    return replace(device, name=f"{row.name}/{1 / share:.3g}", **shared)
-
-
-@cache
-def _sheet(path: Path) -> dict[str, Device]:
-    try:
-        rows = _sheet_rows(path)
-        first = _first_years(rows)
-        return {row["name"]: _sheet_device(row, first.get(row["architecture"])) for row in rows}
-    except (OSError, KeyError, ValueError) as error:
-        raise CatalogueError(
-            f"cannot read the device sheet {path}: {error}", hint="install the package again"
-        ) from error
-
-
-def _sheet_rows(path: Path) -> list[dict[str, str]]:
-    """Return the sheet's rows, and those of unconfirmed licence beside it (NOTICE) if any."""
-    rows: list[dict[str, str]] = []
-    beside = path.with_name("accelerators.techpowerup.csv")
-    for one in (path, beside) if beside.is_file() else (path,):
-        with one.open(encoding="utf-8", newline="") as file:
-            rows += bounded.csv_tables(file)
-    return rows
-
-
-def _first_years(rows: list[dict[str, str]]) -> dict[str, float]:
-    """Return the year of each chip family's first card."""
-    found: dict[str, float] = {}
-    for row in rows:
-        year = scaled(row["release_year"], 1.0)
-        if year is not None:
-            found[row["architecture"]] = min(year, found.get(row["architecture"], year))
-    return found
-
-
-def _family_year(row: Accelerator) -> float | None:
-    """Return the year of the first card of a family that the sheet knows, the row's own else."""
-    years = (d.release_year for d in accelerator_devices().values()
-             if d.architecture == row.architecture)  # fmt: skip
-    return next(years, None) or row.release_year
-
-
-def _sheet_device(row: Mapping[str, str], year: float | None) -> Device:
-    rates = {
-        f"{p}_flop_per_s": scaled(row[f"{p}_tflop_s"], TERA)
-        for p in (
-            "fp32", "tf32", "bf16", "fp16", "fp8", "sustained_fp32", "sustained_fp16", "best_fp16",
-        )
-    }  # fmt: skip
-    return Device(
-        name=row["name"],
-        kind=cast(Any, row["kind"]),
-        vendor=row["vendor"],
-        architecture=row["architecture"],
-        memory_bytes=device_memory_bytes()[row["name"]],
-        memory_bytes_per_s=float(row["bandwidth_gb_s"]) * GB,
-        tdp_w=scaled(row["tdp_w"], 1.0),
-        release_year=year,
-        **cast(Any, rates),
-    )
 
 
 def scaled(text: Any, unit: float) -> float | None:
@@ -488,162 +374,6 @@ def _at(threads: float, known: Sequence[int], values: Sequence[float]) -> float:
 
 def _between(one: float, all_: float, share: float) -> float:
     return one + (all_ - one) * min(max(share, 0.0), 1.0)
-
-
-# Accelerators of the catalogue as the layout planner needs to know them.
-
-
-# Whose tuned kernels a card runs (``planners.core.arrays.GENERATIONS``).
-_GENERATIONS: Final = {"Ampere": 1, "Ada": 1, "Hopper": 2, "Blackwell": 3, "Blackwell Ultra": 3}
-# Cards of which the catalogue has no measured large product: forward rate of a transformer layer
-# in 16 bits, median over models (Cephalo's and Zorse's profiles, MIT). The layout model's
-# constants were fitted with these and the catalogue's rates: a change here asks for a new fit.
-# [flop/s]
-_LAYER_FLOP_PER_S: Final = {
-    "V100-SXM2-16GB": 80e12,
-    "V100-SXM2-32GB": 80e12,
-    "V100-PCIe-16GB": 67e12,
-    "V100-PCIe-32GB": 67e12,
-    "T4": 21e12,
-    "L4": 47e12,
-    "A10G": 55e12,
-    "RTX-A6000": 99e12,
-    "H100-NVL-94GB": 380e12,
-    "H100-SXM5-96GB": 794.5e12,  # the chip and power of the measured board of 80 GB
-}
-# Where nothing was measured: what the family's measured cards reach of their datasheet.
-# Ampere/Ada: RTX-A6000 99 of 155; Hopper: H100 794.5 of 989; Blackwell: GB200 1822 of 2500 at
-# 1200 W, and large products are bound by power; older: V100 80 of 125, T4 21 of 65.
-_MEASURED_SHARE: Final = {0: 0.5, 1: 0.65, 2: 0.80, 3: 0.73}
-_BLACKWELL_W: Final = 1200.0
-
-
-# Of the vector units' peak, what elementwise arithmetic reaches: as the device model has it.
-ELEMENTWISE_SHARE: Final = 0.2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AcceleratorPart:
-    """One accelerator."""
-
-    name: str
-    flop_per_s: float  # measured (or inferred) rate of large 16-bit products [flop/s]
-    is_inferred: bool
-    memory_bytes: float
-    memory_bytes_per_s: float
-    link_name: str
-    link_bytes_per_s: float  # between two of them in a machine, per direction [bytes/s]
-    host_bytes_per_s: float  # between host memory and one of them [bytes/s]
-    generation: int  # index into ``planners.core.arrays.GENERATIONS``
-    device: Device  # all that the device model knows of it
-    elementwise_flop_per_s: float = math.inf  # arithmetic outside of products [flop/s]
-    # devices that the link joins across machines; None where it ends with the machine
-    link_devices: int | None = None
-    is_ultra: bool = False  # Blackwell Ultra
-
-    def domain_machines(self, devices: int) -> int:
-        """Return how many machines with so many devices the link joins: 1 where it ends there."""
-        return max((self.link_devices or 0) // devices, 1)
-
-
-# Grace's own link (NVLink-C2C) per device and direction, from the datasheets: 900 GB/s both ways
-# of a CPU, which a GH200 has to itself and two GPUs of a GB200 or GB300 share. [bytes/s]
-_CHIP_TO_CHIP: Final = {"GH200": 450e9, "GB200": 225e9, "GB300": 225e9}
-# Copies reach of it what they reach of PCIe 5 (55 of 64 GB/s, ``advisor.machines.pcie``).
-_COPIED_SHARE: Final = 0.86
-
-
-# What a board takes without computing: an H100 idles at 70 to 90 of its 700 W. The rest goes with
-# clock times voltage squared, and voltage with the clock.
-_STATIC_SHARE: Final = 0.12
-# Below about two fifths the voltage falls no further, and the law no longer holds.
-_LEAST_POWER_SHARE: Final = 0.4
-
-
-def power_share(watts: float, full_w: float) -> float:
-    """Return the share of its rate that a power limit leaves a board: of its clock.
-
-    >>> round(power_share(500, 700), 2), power_share(700, 700)
-    (0.88, 1.0)
-    """
-    share = (watts / full_w - _STATIC_SHARE) / (1.0 - _STATIC_SHARE)
-    return float(min(max(share, 0.0), 1.0) ** (1 / 3))
-
-
-def power_limited(known: AcceleratorPart, watts: float) -> AcceleratorPart:
-    """Return an accelerator under a power limit (``nvidia-smi --power-limit``): its clock falls.
-
-    Raises UsageError if the limit is above what the board takes, or out of the law's reach.
-    """
-    full = known.device.tdp_w
-    if not full:
-        raise UsageError(f"the power of {known.name} is unknown", hint="leave the limit out")
-    if not _LEAST_POWER_SHARE * full <= watts <= full:
-        raise UsageError(
-            f"a power limit of {watts:g} W is out of range for {known.name}",
-            hint=f"write {_LEAST_POWER_SHARE * full:.0f}W to {full:.0f}W",
-        )
-    share = power_share(watts, full)
-    rates = ("sustained_fp32_flop_per_s", "sustained_fp16_flop_per_s", "best_fp16_flop_per_s")
-    slowed = {name: value * share for name in rates if (value := getattr(known.device, name))}
-    return replace(
-        known,
-        flop_per_s=known.flop_per_s * share,
-        elementwise_flop_per_s=known.elementwise_flop_per_s * share,
-        device=replace(known.device, tdp_w=watts, **slowed),
-    )
-
-
-def _to_host_bytes_per_s(row: Accelerator) -> float:
-    """Return the rate between a device and its host's memory, per direction [bytes/s]."""
-    linked = _CHIP_TO_CHIP.get(row.name.partition("-")[0])
-    return pcie_bytes_per_s(row.pcie_generation) if linked is None else _COPIED_SHARE * linked
-
-
-def part(row: Accelerator) -> AcceleratorPart:
-    """Return an accelerator of the catalogue as the planners need it.
-
-    Raises CatalogueError if the catalogue has no arithmetic rate or memory bandwidth of it.
-    """
-    measured = row.sustained_bf16_flop_per_s or _LAYER_FLOP_PER_S.get(row.name)
-    generation = _GENERATIONS.get(row.architecture, 0)
-    rate = measured or inferred_flop_per_s(row)
-    device = catalogue_device(row)
-    if not rate or not row.memory_bytes_per_s or device is None:
-        raise CatalogueError(
-            f"the catalogue has no 16-bit rate or memory bandwidth of {row.name}",
-            hint="choose an accelerator that trains in 16 bits, e.g. L4 or A100",
-        )
-    between, is_linked = link_between(row)
-    return AcceleratorPart(
-        name=row.name,
-        flop_per_s=rate,
-        # ``validate described`` takes measured rates away by putting the inferred ones in place.
-        is_inferred=rate == inferred_flop_per_s(row),
-        memory_bytes=row.memory_bytes,
-        memory_bytes_per_s=row.memory_bytes_per_s,
-        link_name=row.link.lower() if is_linked else "pcie",
-        link_bytes_per_s=between,
-        host_bytes_per_s=_to_host_bytes_per_s(row),
-        generation=generation,
-        device=device,
-        elementwise_flop_per_s=ELEMENTWISE_SHARE * (device.fp32_flop_per_s or math.inf),
-        link_devices=row.link_devices if is_linked else None,
-        is_ultra=row.architecture == "Blackwell Ultra",
-    )
-
-
-def inferred_flop_per_s(row: Accelerator) -> float | None:
-    """Return what large 16-bit products reach on an accelerator that was never measured.
-
-    None where the catalogue has no peak of it. [flop/s]
-    """
-    generation = _GENERATIONS.get(row.architecture, 0)
-    peak = row.bf16_flop_per_s or row.fp16_flop_per_s or row.fp32_flop_per_s
-    if peak is None:
-        return None
-    power = (row.tdp_w or _BLACKWELL_W) / _BLACKWELL_W if generation == 3 else 1.0
-    return peak * _MEASURED_SHARE[generation] * min(max(power, 0.8), 1.2)
 
 
 # The process of the device model's errors, as ``advisor train device-model`` keeps it.

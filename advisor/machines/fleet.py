@@ -2,7 +2,7 @@
 
 A machine without accelerators is one device (all its cores); a machine with accelerators has as
 many devices as it carries. Links are those of the catalogue; where the catalogue has no measured
-link between two accelerators of a machine, the rule is that of ``pcie.link_between``.
+link between two accelerators of a machine, the rule is that of ``catalogue.link_between``.
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ from advisor.catalogue import (
     Catalogue,
     KnownNetworks,
     assumed_networks,
+    link_between,
 )
 from advisor.collectors.derive import advised_memory_bytes
 from advisor.jobs import Job
-from advisor.machines import devices
 from advisor.machines.cluster import ClusterGroup, machines_filled
 from advisor.machines.devices import cpu_device, processor_bytes_per_s, threads_per_core
-from advisor.machines.pcie import link_between
 from advisor.planners.core import GIB, MIB, Device, Work
 from advisor.planners.step import Devices
 
@@ -274,7 +273,8 @@ def _device(
         key: tuple[object, ...] = (name, share)
         if key in known:
             return key, None
-        device = devices.catalogue_device(catalogue.accelerators.get(name), share=share)
+        row = catalogue.accelerators.get(name)
+        device = None if row is None else row.device_of_share(share)
         return (None, None) if device is None else (key, device)
     if np.isnan(types.vcpus[i]):  # stands only in a table that may be left out
         return None, None
@@ -391,10 +391,11 @@ def own_fleet(group: ClusterGroup, known: Fleet, *, per_node: int) -> tuple[Flee
 
 
 def _named_by_accelerator(group: ClusterGroup, per_node: int) -> Fleet:
-    node = group.node
+    node, device = group.node, group.part.device
+    assert device is not None  # models are laid out on it
     share = per_node / node.devices
     machines = one_type(
-        group.part.device,
+        device,
         per_node=per_node,
         intra_bytes_per_s=node.intra.bytes_per_s,
         has_own_links=not node.intra.name.startswith("pcie"),

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.ask import Constraints
-from advisor.catalogue import SHORTEST_BILL_H, OfferColumns, charged_h, rented_at_once
+from advisor.catalogue import OfferColumns, rented_at_once
 from advisor.estimate import (
     CODE,
     STATUSES,
@@ -51,6 +51,7 @@ from advisor.estimate import (
 from advisor.jobs import Job
 from advisor.machines import ClusterGroup, Fleet, NamedCluster, alike, group_of_type
 from advisor.planners.core import HOUR_S, concatenate, put, select
+from advisor.providers import SHORTEST_BILL_H, charged_h
 from advisor.rank.front import Front, pareto_front
 from advisor.rank.group_offers import MixedOffers, mixed_offers
 from advisor.rank.renting import Renting, asking_h

@@ -82,12 +82,17 @@ def _unlike(one: Accelerator, other: Accelerator) -> tuple[bool, float]:
     A mean of squared logarithms over what is known of ``one``; infinite where one of these is
     not known of the other.
     """
-    asked = [name for name in _ALIKE if getattr(one, name)]
+    asked = [name for name in _ALIKE if _figure(one, name)]
     is_others = one.vendor != other.vendor
-    if not asked or not all(getattr(other, name) for name in asked):
+    if not asked or not all(_figure(other, name) for name in asked):
         return is_others, math.inf
-    logs = [math.log(getattr(one, name) / getattr(other, name)) ** 2 for name in asked]
+    logs = [math.log(_figure(one, name) / _figure(other, name)) ** 2 for name in asked]
     return is_others, sum(logs) / len(logs)
+
+
+def _figure(one: Accelerator, name: str) -> float:
+    """Return a figure of one device; 0 where nobody states it."""
+    return getattr(one if name == "memory_bytes" else one.device, name, None) or 0.0
 
 
 def _limits(request: Constraints, catalogue: Catalogue) -> Iterator[tuple[str, tuple[str, ...]]]:

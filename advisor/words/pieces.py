@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from advisor.providers import provider_of
 from advisor.quantities import (
     count_text,
     digits,
@@ -243,13 +244,6 @@ def offer_words(parts: Sequence[Record]) -> str:
     return " + ".join(said)
 
 
-# What people call a provider, by the code that ``--cloud`` takes.
-_PROVIDERS: Final[Mapping[str, str]] = {
-    "aws": "AWS", "azure": "Azure", "crusoe": "Crusoe", "denvr": "Denvr", "gcp": "Google Cloud",
-    "hyperstack": "Hyperstack", "lambda": "Lambda", "massedcompute": "Massed Compute",
-    "nebius": "Nebius", "oci": "Oracle Cloud", "paperspace": "Paperspace", "runpod": "RunPod",
-    "scaleway": "Scaleway", "verda": "Verda",
-}  # fmt: skip
 _CARD: Final = re.compile(r"([A-Z]+\d+[A-Z]?)(?:-(SXM\d?|PCIe|NVL))?-(\d+)GB")
 # Chips that are sold with several sizes of memory: the size belongs to what they are called.
 _SIZES: Final = frozenset({("A100", "40"), ("A100", "80"), ("V100", "16"), ("V100", "32"),
@@ -262,7 +256,7 @@ def provider_name(code: str) -> str:
     >>> provider_name("aws"), provider_name("mine")
     ('AWS', 'mine')
     """
-    return _PROVIDERS.get(code, code)
+    return provider_of(code).title or code
 
 
 def card_name(accelerator: str) -> str:

@@ -39,6 +39,7 @@ WORDS: Final = {
     "catalogue": "offers, prices, networks, sources",
     "answer": "the one record of an answer",
     "quantities": "units read and printed",
+    "providers": "names, bills and tools of the clouds",
     "data": "where the packaged data lie",
     "errors": "what, hint, exit code",
     "faces": "what a room offers, imported when it is used",

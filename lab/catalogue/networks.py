@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from advisor.catalogue.networks import rate_of
-from advisor.catalogue.rows import TypeRow
+from advisor.catalogue.rows import ListedOffer
 
 # Collected file -> repository its pages lie in ("" where the page names it).
 _AZURE_FILES: Final[Mapping[str, str]] = {
@@ -52,9 +52,9 @@ class NetworkRow:
     as_of: str
 
 
-def network_rows(source: Path, types: Sequence[TypeRow]) -> tuple[NetworkRow, ...]:
+def network_rows(source: Path, types: Sequence[ListedOffer]) -> tuple[NetworkRow, ...]:
     """Return the networks of ``types`` that the collected pages state, sorted by type."""
-    known = {row.key: row for row in types}
+    known = {row.type_key: row for row in types}
     stated = {row.instance_type: row for row in _azure_stated(source)}
     azure = [name for provider, name in known if provider == "azure"]
     found = [_azure_row(name, stated) for name in azure]
@@ -99,7 +99,9 @@ def _azure_row(name: str, stated: Mapping[str, NetworkRow]) -> NetworkRow | None
     return replace(stated[base], instance_type=name, basis=f"stated of {base}")
 
 
-def _other_rows(source: Path, known: Mapping[tuple[str, str], TypeRow]) -> Iterator[NetworkRow]:
+def _other_rows(
+    source: Path, known: Mapping[tuple[str, str], ListedOffer]
+) -> Iterator[NetworkRow]:
     import pandas as pd
 
     for row in pd.read_csv(source / _OTHER_FILE, keep_default_na=False).itertuples():
@@ -117,7 +119,7 @@ def _other_rows(source: Path, known: Mapping[tuple[str, str], TypeRow]) -> Itera
             )
 
 
-def _meant(provider: str, text: str, known: Mapping[tuple[str, str], TypeRow]) -> list[str]:
+def _meant(provider: str, text: str, known: Mapping[tuple[str, str], ListedOffer]) -> list[str]:
     """Return the types that a page means: globs, the largest of a series, Scaleway's names.
 
     A series' maximum only fills a hole: what the provider says of each size is better.
@@ -141,7 +143,7 @@ def _transport_in(words: str) -> str:
     return next((kind for word, kind in _TRANSPORT_WORDS if word in words), "")
 
 
-def _named_before(row: NetworkRow, known: Mapping[tuple[str, str], TypeRow]) -> str:
+def _named_before(row: NetworkRow, known: Mapping[tuple[str, str], ListedOffer]) -> str:
     """Return the types' table's fuller name of the same transport, where the rates agree."""
     before = known[row.provider, row.instance_type].rdma
     return before if row.rdma and rate_of(before) == rate_of(row.rdma) else row.rdma

@@ -16,13 +16,14 @@ from pathlib import Path
 import numpy as np
 
 from advisor.catalogue import Catalogue, files
+from advisor.catalogue.accelerators import Accelerator
 from advisor.catalogue.network_peers import (
     LOW_QUANTILE,
     assumed_networks,
     front_end_bytes_per_s,
     size_class,
 )
-from advisor.catalogue.offer_columns import Accelerator, TypeColumns
+from advisor.catalogue.offer_columns import TypeColumns
 from advisor.catalogue.snapshot import bundled_folder, find
 from advisor.catalogue.tables import numbers, read, texts
 from advisor.lab.catalogue.networks import base_size

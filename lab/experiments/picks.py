@@ -255,7 +255,7 @@ def held(row: dict[str, str], predictor: Predictor) -> Held:
     used, theirs = offer.accelerators * count, float(row["devices"])
     cards = predictor.catalogue.accelerators
     peaks = [
-        cards[name].bf16_flop_per_s or cards[name].fp16_flop_per_s or 0.0
+        cards[name].peak_flop_per_s("bf16") or cards[name].peak_flop_per_s("fp16") or 0.0
         for name in (str(offer.accelerator), *predictor.catalogue.matching_gpus(row["device"]))
     ]
     counted = used if "gpus" in asked else used * peaks[0] / peaks[1]

@@ -125,10 +125,10 @@ def _machines(run: AskedRun) -> Machines:
         flop_per_s=accelerator.flop_per_s,
         memory_bytes_per_s=accelerator.memory_bytes_per_s,
         memory_bytes=accelerator.memory_bytes,
-        intra_bytes_per_s=accelerator.link_bytes_per_s,
+        intra_bytes_per_s=accelerator.peer_bytes_per_s,
         network_bytes_per_s=run.network_bytes_per_s,
         devices_per_node=run.per_node,
-        generation=accelerator.generation,
+        generation=accelerator.kernels,
         precision=PRECISION_CODES[run.precision],
         elementwise_flop_per_s=accelerator.elementwise_flop_per_s,
     )
@@ -315,7 +315,7 @@ def is_possible(run: AskedRun) -> bool:
     for the weights' own where they are trained.
     """
     found = known_part(run.gpu)
-    peak = found.device.bf16_flop_per_s if found else None
+    peak = found.peak_flop_per_s("bf16") if found else None
     if peak is None:
         return True
     times = 4 if run.setup.has_adapters else 6

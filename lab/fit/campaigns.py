@@ -184,7 +184,7 @@ def _accelerator(c: Campaign, catalogue: Catalogue) -> Accelerator:
 
 
 def _month_of(c: Campaign, transformer: Transformer, accelerator: Accelerator) -> int:
-    peak = accelerator.bf16_flop_per_s or accelerator.fp16_flop_per_s
+    peak = accelerator.peak_flop_per_s("bf16") or accelerator.peak_flop_per_s("fp16")
     if not peak or not c.tokens:
         raise UnusableError("no model of the accelerator")
     flop = 6 * (c.parameters or transformer_parameters(transformer)) * c.tokens
@@ -307,7 +307,8 @@ class CampaignAnswer:
     def ideal_device_h(self) -> float:
         """Hours of all devices for 6 N D at the datasheet's dense 16-bit rate [h]."""
         part = self.question.machines.part
-        peak = part.device.bf16_flop_per_s or part.device.fp16_flop_per_s or part.flop_per_s
+        stated = part.peak_flop_per_s("bf16") or part.peak_flop_per_s("fp16")
+        peak = stated or part.flop_per_s
         c = self.question.campaign
         size = c.parameters or transformer_parameters(self.question.transformer)
         return 6 * size * (c.tokens or 0.0) / peak / HOUR_S

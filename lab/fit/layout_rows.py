@@ -14,10 +14,9 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.catalogue import Catalogue
+from advisor.catalogue import Accelerator, Catalogue
 from advisor.errors import CatalogueError, ModelError, UsageError
 from advisor.lab.data import LAYOUTS
-from advisor.machines.devices import AcceleratorPart, part, power_limited
 from advisor.planners.core.arrays import (
     LOGIT_SCALES,
     Floats,
@@ -150,14 +149,14 @@ def _catalogue() -> Catalogue:
 
 
 @cache
-def known_part(name: str) -> AcceleratorPart | None:
+def known_part(name: str) -> Accelerator | None:
     """Return an accelerator of the tables as the catalogue has it; None if unknown."""
     try:
         found = _catalogue().canonical_gpu(_GPUS.get(name, name))
-        known = part(_catalogue().accelerators[found])
+        known = _catalogue().accelerators[found].laid_out()
     except (CatalogueError, UsageError):
         return None
-    return power_limited(known, _POWER_LIMITS[name]) if name in _POWER_LIMITS else known
+    return known.limited(_POWER_LIMITS[name]) if name in _POWER_LIMITS else known
 
 
 def _columns(frame: Any, left_out: int) -> LayoutRows:
@@ -322,8 +321,8 @@ def _is_nemo(text: Text) -> NDArray[np.bool_]:
 def _machines(text: Text, number: Number) -> Machines:
     known = [p for name in text["accelerator"] if (p := known_part(str(name))) is not None]
     rate = np.array([a.flop_per_s for a in known])
-    generation = np.array([a.generation for a in known])
-    intra = np.array([a.link_bytes_per_s for a in known])
+    generation = np.array([a.kernels for a in known])
+    intra = np.array([a.peer_bytes_per_s for a in known])
     # Jean Zay's A100 nodes: four links of 25 GB/s a GPU.
     intra = np.where(_has(text["intra_link"], "NVLink3 4 links"), 100e9, intra)
     # AMP's T4s: nvbandwidth measured 6.27 GB/s to the host on this type and no direct transfers

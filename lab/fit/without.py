@@ -83,7 +83,7 @@ class Hidden:
 
 def _device(gpu: str) -> str:
     known = known_part(gpu)
-    return gpu if known is None else known.device.name
+    return gpu if known is None else known.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -322,7 +322,7 @@ def _fleet(run: AskedRun) -> Fleet:
     return _machine(
         part,
         per_node=run.per_node,
-        intra_bytes_per_s=part.link_bytes_per_s,
+        intra_bytes_per_s=part.peer_bytes_per_s,
         has_own_links=not part.link_name.startswith("pcie"),
         network_bytes_per_s=run.network_bytes_per_s,
     )

@@ -52,7 +52,7 @@ from advisor.lab.score.devices import sibling_figures
 from advisor.lab.score.harness import Answers, Bools, Protocol, Questions, Rule, by
 from advisor.lab.score.raw import RawColumns
 from advisor.lab.score.scores import Scores, score
-from advisor.machines.devices import inferred_flop_per_s, suite_device
+from advisor.machines.devices import suite_device
 from advisor.machines.fleet import lone_fleet
 from advisor.planners.core.nouns import Layout
 from advisor.planners.step.device_rates import unmeasured
@@ -128,7 +128,7 @@ def answer(asking: Predictor, step: MeasuredStep, *, is_left_out: bool) -> StepA
 def _unmeasured_rows(rows: Mapping[str, Accelerator]) -> dict[str, Accelerator]:
     """Return accelerators whose rates are what their family's measured cards let expect."""
     return {
-        name: replace(row, sustained_bf16_flop_per_s=inferred_flop_per_s(row))
+        name: replace(row, sustained_bf16_flop_per_s=row.inferred_flop_per_s)
         for name, row in rows.items()
     }
 

@@ -52,7 +52,6 @@ from .layout_case import LayoutCase as LayoutCase
 from .layout_case import LayoutConditions as LayoutConditions
 from .layout_case import LayoutParameters as LayoutParameters
 from .layout_case import UnitTimes as UnitTimes
-from .nouns import Cluster as Cluster
 from .nouns import Device as Device
 from .nouns import Layer as Layer
 from .nouns import Layout as Layout

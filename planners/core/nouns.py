@@ -1,4 +1,4 @@
-"""Nouns of the planners: a job's work, devices, links, clusters and layouts.
+"""Nouns of the planners: a job's work, devices, links, machines and layouts.
 
 Further parts: moments of a recorded step: what lived beside weights and optimizer state.
 
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.planners.core.arrays import concatenate, select
-from advisor.planners.core.errors import check_counts, check_not_negative, check_positive, refused
+from advisor.planners.core.errors import check_counts, check_not_negative, check_positive
 from advisor.planners.core.setup import (
     DEFAULT_SETUP,
     PRECISION_BYTES,
@@ -30,7 +30,6 @@ from advisor.planners.core.setup import (
 __all__ = [
     "DEFAULT_SETUP",
     "PRECISION_BYTES",
-    "Cluster",
     "Device",
     "Layer",
     "Layout",
@@ -90,8 +89,8 @@ Schedule = Literal["gpipe", "1f1b", "interleaved"]
 # What a device sustains, as far as it is known.
 _RATES: Final = (
     "memory_bytes_per_s", "fp32_flop_per_s", "tf32_flop_per_s", "bf16_flop_per_s",
-    "fp16_flop_per_s", "fp8_flop_per_s", "sustained_fp32_flop_per_s", "sustained_fp16_flop_per_s",
-    "best_fp16_flop_per_s",
+    "fp16_flop_per_s", "fp8_flop_per_s", "fp4_flop_per_s", "sustained_fp32_flop_per_s",
+    "sustained_fp16_flop_per_s", "best_fp16_flop_per_s",
 )  # fmt: skip
 
 
@@ -299,7 +298,7 @@ class Device:
 
     Attributes
     ----------
-    fp32_flop_per_s, ..., fp8_flop_per_s : float or None
+    fp32_flop_per_s, ..., fp4_flop_per_s : float or None
         Dense peaks of the datasheet.
     """
 
@@ -314,6 +313,9 @@ class Device:
     bf16_flop_per_s: float | None = None
     fp16_flop_per_s: float | None = None
     fp8_flop_per_s: float | None = None
+    fp4_flop_per_s: float | None = None
+    # rate of products in double precision over that in single; None: as cards of its kind
+    fp64_share: float | None = None
     # sustained_fp32_flop_per_s, sustained_fp16_flop_per_s: measured rates; fp16 stands for bf16
     # too
     sustained_fp32_flop_per_s: float | None = None
@@ -387,24 +389,6 @@ class Node:
         check_positive(
             f"machine {self.name}", core_speed=self.core_speed, memory_bytes=self.memory_bytes
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
-    """Machines that run one job together: ``(node, count)`` groups, no prices."""
-
-    groups: tuple[tuple[Node, int], ...]
-
-    def __post_init__(self) -> None:
-        if not self.groups:
-            raise refused("the cluster has no machines", "give at least one group")
-        for node, count in self.groups:
-            check_counts("cluster", **{node.name or "machines": count})
-
-    @property
-    def devices(self) -> int:
-        """Devices in all groups together."""
-        return sum(node.devices * count for node, count in self.groups)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -142,11 +142,14 @@ class Devices(Sequence[Device]):
             self._kept[key] = formula, formula(Devices(self._table, kept=self._kept))
         return self._kept[key][1][self._rows]
 
-    def fact(self, name: str) -> Floats:
-        """Return a number of every device."""
-        return self.kept(
-            (name,), lambda whole: np.array([getattr(d, name) or 0.0 for d in whole._table], float)
-        )
+    def fact(self, name: str, other: float = 0.0) -> Floats:
+        """Return a number of every device, or another where it has none."""
+
+        def known(whole: Devices) -> Floats:
+            values = (getattr(device, name) for device in whole._table)
+            return np.array([other if one is None else one for one in values], float)
+
+        return self.kept((name, other), known)
 
     def word(self, name: str) -> NDArray[np.str_]:
         """Return a word of every device."""
@@ -175,17 +178,12 @@ FALLBACKS: Final[Mapping[str, tuple[str, ...]]] = {
     "int8": ("fp8", "bf16", "fp16", "fp32"),
     "fp4": ("fp4", "fp8", "bf16", "fp16", "fp32"),
 }
-# Dense fp4 over fp8 (NVIDIA, "Blackwell architecture" and "Blackwell Ultra" datasheets: 10 and 15
-# of 5 Pflop/s).
-_FP4_OVER_FP8: Final[Mapping[str, float]] = {"Blackwell": 2.0, "Blackwell Ultra": 3.0}
 
 
 def peaks(devices: Devices, precision: str) -> Floats:
     """Return the dense datasheet peaks, 0 where a device does not run the precision."""
     if precision == "fp64":
         return devices.fact("fp32_flop_per_s") * double_shares(devices)
-    if precision == "fp4":
-        return devices.fact("fp8_flop_per_s") * devices.by_word("architecture", _FP4_OVER_FP8, 0.0)
     return devices.fact(f"{'fp8' if precision == 'int8' else precision}_flop_per_s")
 
 
@@ -194,17 +192,6 @@ def peak_flop_per_s(device: Device, precision: str) -> float | None:
     return float(peaks(_alone(device), precision)[0]) or None
 
 
-# Rate of products in double precision over that in single: results per clock of a multiprocessor
-# (NVIDIA, "CUDA C++ Programming Guide", arithmetic throughput), those of matrix units where they
-# take it (A100, H100); AMD's datasheets. Second: chips made for computing, of families that have
-# both.
-_DOUBLE_SHARE: Final[Mapping[str, tuple[float, float]]] = {
-    "Kepler": (1 / 3, 1 / 3), "Maxwell": (1 / 32, 1 / 32), "Pascal": (1 / 32, 1 / 2),
-    "Volta": (1 / 2, 1 / 2), "Turing": (1 / 32, 1 / 32), "Ampere": (1 / 64, 1.0),
-    "Ada": (1 / 64, 1 / 64), "Hopper": (1.0, 1.0), "Blackwell": (1 / 64, 1 / 2),
-    "Blackwell Ultra": (1 / 64, 1 / 64), "CDNA": (1 / 2, 1 / 2), "CDNA2": (1.0, 1.0),
-    "CDNA3": (1 / 2, 1 / 2), "CDNA4": (1 / 2, 1 / 2),
-}  # fmt: skip
 _FEW: Final = 0.1
 _UNKNOWN_SHARE: Final = 1 / 32  # of a GPU: most have some units for compatibility's sake
 
@@ -214,25 +201,15 @@ def double_shares(devices: Devices) -> Floats:
 
     Examples
     --------
-    >>> rtx_3090 = Device(name="RTX-3090", kind="gpu", architecture="Ampere", memory_bytes=24e9,
+    >>> rtx_3090 = Device(name="RTX-3090", kind="gpu", memory_bytes=24e9, fp64_share=1 / 64,
     ...     memory_bytes_per_s=936e9, fp32_flop_per_s=35.6e12, tf32_flop_per_s=35.6e12)
     >>> 1 / float(double_shares(Devices([rtx_3090]))[0])
     64.0
     """
-    usual, of_computing = (
-        devices.by_word(
-            "architecture", {name: both[i] for name, both in _DOUBLE_SHARE.items()}, _UNKNOWN_SHARE
-        )
-        for i in (0, 1)
-    )
-    single = devices.fact("fp32_flop_per_s")
-    fast_half = (single > 0) & (devices.fact("fp16_flop_per_s") > 1.5 * single)
-    is_pascal = devices.word("architecture") == "Pascal"
-    is_for_computing = np.where(is_pascal, fast_half, vector_units(devices) == "separate")
-    kind = devices.word("kind")
-    on_gpu = np.where(is_for_computing, of_computing, usual)
+    kind, known = devices.word("kind"), devices.fact("fp64_share", np.nan)
     # A processor's vectors hold half as many numbers.
-    return np.select([kind == "cpu", kind == "gpu"], [np.full(len(devices), 0.5), on_gpu], 0.0)
+    usual = np.select([kind == "cpu", kind == "gpu"], [0.5, _UNKNOWN_SHARE], 0.0)
+    return np.where(np.isnan(known), usual, known)
 
 
 def all_run_as(devices: Devices, precision: str) -> NDArray[np.str_]:

@@ -23,10 +23,10 @@ from advisor.catalogue.providers.base import (
     fault,
     opened,
     price,
-    price_row,
+    priced,
     read_json,
 )
-from advisor.catalogue.rows import CatalogueRows, PriceRow, TypeRow
+from advisor.catalogue.rows import Listed, ListedOffer
 from advisor.collectors import bounded
 
 # AWS writes regions by name in its price pages and by code everywhere else.
@@ -98,7 +98,7 @@ _RESERVED: Final = {"1yr": "reserved_1y_usd_per_h", "3yr": "reserved_3y_usd_per_
 class _Found:
     """What the files said so far."""
 
-    types: dict[str, TypeRow] = field(default_factory=dict)
+    types: dict[str, ListedOffer] = field(default_factory=dict)
     prices: dict[tuple[str, str], dict[str, float]] = field(default_factory=dict)
     dates: dict[tuple[str, str], str] = field(default_factory=dict)
 
@@ -136,7 +136,7 @@ class AWS:
         is_data = name.endswith((".json", ".csv", ".json.gz", ".csv.gz"))
         return is_data and ("aws" in path.split("/")[:-1] or name == "spot-advisor-data.json")
 
-    def parse(self, files: Sequence[RawFile], as_of: str) -> CatalogueRows:
+    def parse(self, files: Sequence[RawFile], as_of: str) -> Listed:
         """Read price pages, lists and the Spot Advisor, whichever are there."""
         found = _Found()
         advice: Mapping[str, Any] = {}
@@ -152,21 +152,19 @@ class AWS:
                 _read_page(file, content, date, found)
             elif not (isinstance(content, dict) and _is_locations(content)):
                 fault(file, "top", "is neither a price page nor the Spot Advisor's table")
-        return CatalogueRows(
-            types=tuple(found.types.values()),
-            prices=tuple(self._row(key, found, advice) for key in found.prices),
-        )
+        return tuple(self._row(key, found, advice) for key in found.prices)
 
-    def _row(self, key: tuple[str, str], found: _Found, advice: Mapping[str, Any]) -> PriceRow:
+    def _row(self, key: tuple[str, str], found: _Found, advice: Mapping[str, Any]) -> ListedOffer:
         name, region = key
         prices = dict(found.prices[key])
         saving, band = _advice(advice, region, name)
         on_demand = prices.get("on_demand_usd_per_h")
         if on_demand and saving is not None:
             prices["spot_usd_per_h"] = round(on_demand * (1 - saving), 6)
-        return price_row(
+        return priced(
             self,
-            key,
+            found.types[name],
+            region,
             prices,
             found.dates[key],
             spot_status="derived:spot-advisor-savings",
@@ -210,8 +208,8 @@ def _read_page(file: RawFile, content: Mapping[str, Any], date: str, found: _Fou
             found.add(item["Instance Type"], region, "on_demand_usd_per_h", usd_per_h, date)
 
 
-def _type(item: Mapping[str, str]) -> TypeRow:
-    return TypeRow(
+def _type(item: Mapping[str, str]) -> ListedOffer:
+    return ListedOffer(
         provider="aws",
         instance_type=item["Instance Type"],
         vcpus=_size(item.get("vCPU")),

@@ -13,15 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from advisor.catalogue.providers.base import (
-    FetchSession,
-    RawFile,
-    fault,
-    price,
-    price_row,
-    read_json,
-)
-from advisor.catalogue.rows import CatalogueRows, TypeRow
+from advisor.catalogue.providers.base import FetchSession, RawFile, fault, price, priced, read_json
+from advisor.catalogue.rows import Listed, ListedOffer
 
 _FILTERS: Final = (
     "serviceName eq 'Virtual Machines' and priceType eq 'Consumption'",
@@ -71,7 +64,7 @@ class Azure:
         """Tell whether a file of a user's folder is for this adapter."""
         return fnmatchcase(path, "*azure*/*.json") or fnmatchcase(path, "*azure*.json")
 
-    def parse(self, files: Sequence[RawFile], as_of: str) -> CatalogueRows:
+    def parse(self, files: Sequence[RawFile], as_of: str) -> Listed:
         """Read the pages."""
         prices: dict[tuple[str, str], dict[str, float]] = {}
         dates: dict[tuple[str, str], str] = {}
@@ -85,13 +78,13 @@ class Azure:
                 known = prices.setdefault(key, {})
                 known[way] = min(usd_per_h, known.get(way, usd_per_h))
                 dates[key] = max(dates.get(key, ""), file.retrieved_at[:10] or as_of)
-        return CatalogueRows(
-            types=tuple(
-                TypeRow(provider="azure", instance_type=name, source=self.source)
-                for name in sorted({name for name, _ in prices})
-            ),
-            prices=tuple(price_row(self, key, ways, dates[key]) for key, ways in prices.items()),
+        return tuple(
+            priced(self, self._type(name), region, ways, dates[name, region])
+            for (name, region), ways in prices.items()
         )
+
+    def _type(self, name: str) -> ListedOffer:
+        return ListedOffer(provider="azure", instance_type=name, source=self.source)
 
 
 def _page(file: RawFile) -> Mapping[str, Any]:

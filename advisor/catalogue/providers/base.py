@@ -11,12 +11,12 @@ import gzip
 import hashlib
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Final, NoReturn, Protocol, runtime_checkable
 
 from advisor.catalogue.offer_columns import Provenance
-from advisor.catalogue.rows import CatalogueRows, PriceRow
+from advisor.catalogue.rows import Listed, ListedOffer
 from advisor.collectors import bounded
 from advisor.errors import CatalogueError
 
@@ -86,7 +86,7 @@ class Adapter(Protocol):
         """Tell whether a file of a user's folder is for this adapter, by its relative path."""
         ...
 
-    def parse(self, files: Sequence[RawFile], as_of: str) -> CatalogueRows:
+    def parse(self, files: Sequence[RawFile], as_of: str) -> Listed:
         """Read the files.
 
         Raises CatalogueError if a file is not what it should be; the error names the file and the
@@ -118,25 +118,25 @@ def provenance(
     )
 
 
-def price_row(
+def priced(
     adapter: Adapter,
-    key: tuple[str, str],
+    machine: ListedOffer,
+    region: str,
     usd_per_h: Mapping[str, float],
     as_of: str,
     *,
     spot_status: str = "listed",
     listing: str = "offered",
     band: int | None = None,
-) -> PriceRow:
-    """Return the prices of a type in a region, ``key``; ``usd_per_h`` by column of ``PriceRow``.
+) -> ListedOffer:
+    """Return the prices of a machine in a region; ``usd_per_h`` by column of ``files.PRICES``.
 
     ``spot_status`` says how the spot price came about, where there is one.
     """
     spot = spot_status if "spot_usd_per_h" in usd_per_h else ""
-    return PriceRow(
-        provider=adapter.name,
-        instance_type=key[0],
-        region=key[1],
+    return replace(
+        machine,
+        region=region,
         spot_interruption_band=band,
         provenance=provenance(adapter, as_of, spot_status=spot, listing=listing),
         **usd_per_h,

@@ -18,10 +18,10 @@ from advisor.catalogue.providers.base import (
     RawFile,
     fault,
     price,
-    price_row,
+    priced,
     read_content,
 )
-from advisor.catalogue.rows import CatalogueRows, PriceRow, TypeRow
+from advisor.catalogue.rows import Listed, ListedOffer
 
 _HOURS_PER_MONTH: Final = 730.0  # as Google bills a month, and as the file multiplies
 _MAX_BYTES: Final = 64 << 20
@@ -61,21 +61,23 @@ class GCosts:
         """Tell whether a file of a user's folder is for this adapter."""
         return path.rpartition("/")[2] in ("pricing.yml", "pricing.yml.gz")
 
-    def parse(self, files: Sequence[RawFile], as_of: str) -> CatalogueRows:
+    def parse(self, files: Sequence[RawFile], as_of: str) -> Listed:
         """Read the file."""
-        types: dict[str, TypeRow] = {}
-        prices: list[PriceRow] = []
+        rows: list[ListedOffer] = []
         for file in files:
             content = read_mapping(file)
             date = _made_on(content) or file.retrieved_at[:10] or as_of
             for name, machine in _instances(file, content).items():
-                types[name] = _type(name, machine)
-                for region, cost in machine.get("cost", {}).items():
-                    prices.append(self._price(file, name, region, cost, date))
-        return CatalogueRows(types=tuple(types.values()), prices=tuple(prices))
+                one = _type(name, machine)
+                costs = machine.get("cost", {}).items()
+                rows += [self._price(file, one, region, cost, date) for region, cost in costs]
+                rows += [] if costs else [one]
+        return tuple(rows)
 
-    def _price(self, file: RawFile, name: str, region: str, cost: Any, date: str) -> PriceRow:
-        place = f"compute.instance.{name}.cost.{region}"
+    def _price(
+        self, file: RawFile, one: ListedOffer, region: str, cost: Any, date: str
+    ) -> ListedOffer:
+        place = f"compute.instance.{one.instance_type}.cost.{region}"
         if not isinstance(cost, dict) or "hour" not in cost:
             fault(file, place, "has no price an hour")
         per_h = {
@@ -88,7 +90,7 @@ class GCosts:
             )
             if cost.get(key) not in (None, "", "0", "0.0")
         }
-        return price_row(self, (name, region), per_h, date)
+        return priced(self, one, region, per_h, date)
 
 
 def _made_on(content: Mapping[str, Any]) -> str:
@@ -108,10 +110,10 @@ def _instances(file: RawFile, content: Mapping[str, Any]) -> Mapping[str, Any]:
     return instances
 
 
-def _type(name: str, machine: Mapping[str, Any]) -> TypeRow:
+def _type(name: str, machine: Mapping[str, Any]) -> ListedOffer:
     known = [(key, machine[key]) for key in _ACCELERATORS if machine.get(key)]
     accelerator, count = known[0] if known else ("", "0")
-    return TypeRow(
+    return ListedOffer(
         provider="gcp",
         instance_type=name,
         vcpus=_size(machine.get("cpu")),

@@ -3,7 +3,8 @@
 Rows stand by availability zone; a region's price is the cheapest of its zones, and spot and
 on-demand are taken apart. ``GpuInfo`` is JSON in some files and a Python literal in others, and
 writes gigabytes under the name of mebibytes in one; it is only used to check the memory.
-The repository states no licence (2026-11-20): rows from it are kept in files of their own.
+The repository states no licence (2026-11-20): rows from it are kept in files of their own. Clouds
+with a catalogue of their own kind (AWS, Azure, GCP) and resellers are left out.
 """
 
 from __future__ import annotations
@@ -18,26 +19,13 @@ from advisor.catalogue.providers.base import (
     RawFile,
     fault,
     price,
-    price_row,
+    priced,
     read_content,
 )
-from advisor.catalogue.rows import CatalogueRows, TypeRow
+from advisor.catalogue.rows import Listed, ListedOffer, with_types
 from advisor.collectors import bounded
+from advisor.providers import provider_of
 
-# Cloud as SkyPilot calls it -> provider as this catalogue calls it. Those with a catalogue of
-# their own kind (AWS, Azure, GCP) and resellers are left out.
-CLOUDS: Final[Mapping[str, str]] = {
-    "cudo": "cudo",
-    "hyperbolic": "hyperbolic",
-    "hyperstack": "hyperstack",
-    "lambda": "lambda",
-    "nebius": "nebius",
-    "oci": "oci",
-    "primeintellect": "primeintellect",
-    "runpod": "runpod",
-    "vast": "vast",
-    "verda": "verda",
-}
 _VERSION: Final = "v8"  # of SkyPilot 0.14.1
 _MAX_BYTES: Final = 64 << 20
 _NEEDED: Final = ("InstanceType", "vCPUs", "MemoryGiB", "Price", "Region")
@@ -48,11 +36,11 @@ class SkyPilot:
 
     licence = "unconfirmed"
 
-    def __init__(self, cloud: str, base: str = "https://raw.githubusercontent.com") -> None:
-        self.name = CLOUDS[cloud]
+    def __init__(self, provider: str, base: str = "https://raw.githubusercontent.com") -> None:
+        self.name = provider
         self.source = f"skypilot-catalog-{_VERSION}"
         self.replaces = ()
-        self._cloud, self._base = cloud, base
+        self._cloud, self._base = provider_of(provider).skypilot_catalog, base
 
     def fetch(self, session: FetchSession) -> Sequence[RawFile]:
         """Download the cloud's table."""
@@ -63,9 +51,9 @@ class SkyPilot:
         """Tell whether a file of a user's folder is for this adapter."""
         return f"/{path}".endswith((f"/{self._cloud}/vms.csv", f"/{self._cloud}/vms.csv.gz"))
 
-    def parse(self, files: Sequence[RawFile], as_of: str) -> CatalogueRows:
+    def parse(self, files: Sequence[RawFile], as_of: str) -> Listed:
         """Read the table."""
-        types: dict[str, TypeRow] = {}
+        types: dict[str, ListedOffer] = {}
         cheapest: dict[tuple[str, str], dict[str, float]] = {}
         date = as_of
         for file in files:
@@ -81,21 +69,19 @@ class SkyPilot:
                         place = f"row {number}, column {column!r}"
                         usd, key = price(file, place, row[column]), f"{field}_usd_per_h"
                         prices[key] = min(usd, prices.get(key, usd))
-        return CatalogueRows(
-            types=tuple(types.values()),
-            prices=tuple(
-                price_row(self, key, ways, date, listing="list-price-no-stock-info")
-                for key, ways in cheapest.items()
-                if ways
-            ),
+        rows = tuple(
+            priced(self, types[name], region, ways, date, listing="list-price-no-stock-info")
+            for (name, region), ways in cheapest.items()
+            if ways
         )
+        return with_types(rows, {one.type_key: one for one in types.values()})
 
-    def _type(self, file: RawFile, number: int, row: Mapping[str, str]) -> TypeRow:
+    def _type(self, file: RawFile, number: int, row: Mapping[str, str]) -> ListedOffer:
         def size(column: str) -> float | None:
             place = f"row {number}, column {column!r}"
             return price(file, place, row[column]) or None if row.get(column) else None
 
-        return TypeRow(
+        return ListedOffer(
             provider=self.name,
             instance_type=row["InstanceType"],
             vcpus=size("vCPUs"),

@@ -20,27 +20,26 @@ from advisor.catalogue.providers.base import (
     FetchSession,
     RawFile,
     price,
-    price_row,
+    priced,
     provenance,
     read_content,
     read_json,
 )
 from advisor.catalogue.providers.gcosts import GCosts
-from advisor.catalogue.providers.skypilot import CLOUDS, SkyPilot
-from advisor.catalogue.rows import CatalogueRows, PriceRow, TypeRow
+from advisor.catalogue.providers.skypilot import SkyPilot
+from advisor.catalogue.rows import ListedOffer
 from advisor.errors import CatalogueError, UsageError
+from advisor.providers import providers
 
 __all__ = [
     "GROUP",
     "Adapter",
-    "CatalogueRows",
     "FetchSession",
-    "PriceRow",
+    "ListedOffer",
     "RawFile",
     "Source",
-    "TypeRow",
     "price",
-    "price_row",
+    "priced",
     "provenance",
     "read_content",
     "read_json",
@@ -64,7 +63,9 @@ def sources(names: Iterable[str] = ()) -> tuple[Source, ...]:
     Raises UsageError if there is no adapter of a name.
     """
     known: dict[str, Callable[[], Adapter]] = {"aws": AWS, "azure": Azure, "gcp": GCosts}
-    known |= {provider: partial(SkyPilot, cloud) for cloud, provider in CLOUDS.items()}
+    known |= {
+        name: partial(SkyPilot, name) for name, one in providers().items() if one.skypilot_catalog
+    }
     known |= {entry.name: partial(_loaded, entry) for entry in entry_points(group=GROUP)}
     wanted = tuple(names) or tuple(known)
     for name in wanted:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Final, Literal
 
+from advisor.catalogue.accelerators import Accelerator
 from advisor.catalogue.files import MAX_PRICE_USD_PER_H
-from advisor.catalogue.offer_columns import Accelerator
-from advisor.catalogue.rows import CatalogueRows, PriceRow, TypeRow
+from advisor.catalogue.rows import Listed, ListedOffer, types_of, with_types
 from advisor.errors import AdvisorError
 from advisor.quantities import percent_text
 
@@ -38,32 +38,32 @@ class Finding:
 class Context:
     """What rules compare with."""
 
-    before: CatalogueRows  # the snapshot in use
+    before: Listed  # the snapshot in use
     outdated: tuple[str, ...]  # what the sources begin with whose prices the new ones replace
     accelerators: Mapping[str, Accelerator]
     # from an accelerator's name to canonical names; raises ``AdvisorError``
     members: Callable[[str], Collection[str]]
     canonical: Callable[[str], str]  # the same for a name that means one; raises ``AdvisorError``
 
-    def replaced_by(self, prices: Iterable[PriceRow]) -> tuple[PriceRow, ...]:
+    def replaced_by(self, prices: Iterable[ListedOffer]) -> tuple[ListedOffer, ...]:
         """Return the prices of before that new ones replace."""
-        return replaced_by(prices, self.before.prices, self.outdated)
+        return replaced_by(prices, self.before, self.outdated)
 
 
 def replaced_by(
-    new: Iterable[PriceRow], before: Iterable[PriceRow], outdated: tuple[str, ...]
-) -> tuple[PriceRow, ...]:
+    new: Iterable[ListedOffer], before: Iterable[ListedOffer], outdated: tuple[str, ...]
+) -> tuple[ListedOffer, ...]:
     """Return the prices of before that new ones replace.
 
     A region is replaced as a whole, as far as its prices come from an outdated source; a price
     with a new one of its own in any case. A list price without a region stands for all of them.
     """
-    keys = {one.key for one in new}
+    keys = {one.key for one in new if one.region}
     regions = {(provider, region) for provider, _, region in keys}
     everywhere = {provider for provider, region in regions if region == EVERYWHERE}
     providers = {provider for provider, _ in regions}
 
-    def is_covered(one: PriceRow) -> bool:
+    def is_covered(one: ListedOffer) -> bool:
         return (
             (one.provider, one.region) in regions
             or one.provider in everywhere
@@ -73,12 +73,13 @@ def replaced_by(
     return tuple(
         one
         for one in before
-        if one.key in keys or (is_covered(one) and one.provenance.source.startswith(outdated))
+        if one.region
+        if one.key in keys or (is_covered(one) and one.sold.source.startswith(outdated))
     )
 
 
-Checked = tuple[CatalogueRows, list[Finding]]
-Rule = Callable[[CatalogueRows, Context], Checked]
+Checked = tuple[Listed, list[Finding]]
+Rule = Callable[[Listed, Context], Checked]
 
 
 # Helpers that rules about prices share.
@@ -90,43 +91,43 @@ COLUMNS: Final = (
     "reserved_1y_usd_per_h",
     "reserved_3y_usd_per_h",
 )
-Types = Mapping[tuple[str, str], TypeRow]
+Types = Mapping[tuple[str, str], ListedOffer]
 
 
-def known_types(rows: CatalogueRows, context: Context) -> Types:
+def known_types(rows: Listed, context: Context) -> Types:
     """Return the new types over those known before; what is known before is more complete."""
-    return {one.key: one for one in (*rows.types, *context.before.types)}
+    return types_of(rows) | types_of(context.before)
 
 
 def each_price(
-    rows: CatalogueRows,
+    rows: Listed,
     rule: str,
     severity: Severity,
-    keep: Callable[[PriceRow], tuple[PriceRow | None, str]],
+    keep: Callable[[ListedOffer], tuple[ListedOffer | None, str]],
 ) -> Checked:
     """Apply a rule to every price.
 
     ``keep`` returns what is left of a price, and a message where something is wrong with it.
     """
-    kept: list[PriceRow] = []
+    kept: list[ListedOffer] = []
     findings: list[Finding] = []
-    for row in rows.prices:
-        left, message = keep(row)
+    for row in rows:
+        left, message = keep(row) if row.region else (row, "")
         if left is not None:
             kept.append(left)
         if message:
             findings.append(finding(rule, severity, row, message))
-    return replace(rows, prices=tuple(kept)), findings
+    return tuple(kept), findings
 
 
-def finding(rule: str, severity: Severity, row: PriceRow | TypeRow, message: str) -> Finding:
+def finding(rule: str, severity: Severity, row: ListedOffer, message: str) -> Finding:
     """Name what a rule found in a price or a type."""
     return Finding(
         rule=rule,
         severity=severity,
         provider=row.provider,
         instance_type=row.instance_type,
-        region=row.region if isinstance(row, PriceRow) else "",
+        region=row.region,
         message=message,
     )
 
@@ -137,10 +138,10 @@ _DEDICATED: Final = (1.03, 1.15)  # of the virtual machine's price
 NO_STOCK: Final = "list-price-no-stock-info"
 
 
-def drop_missing(rows: CatalogueRows, context: Context) -> Checked:
+def drop_missing(rows: Listed, context: Context) -> Checked:
     """Drop prices that are none: zero, not finite, or absurd."""
 
-    def keep(row: PriceRow) -> tuple[PriceRow | None, str]:
+    def keep(row: ListedOffer) -> tuple[ListedOffer | None, str]:
         wrong: dict[str, Any] = {}
         for column in COLUMNS:
             usd = getattr(row, column)
@@ -158,40 +159,39 @@ def drop_missing(rows: CatalogueRows, context: Context) -> Checked:
     return each_price(rows, "no-price", "dropped", keep)
 
 
-def check_regions(rows: CatalogueRows, context: Context) -> Checked:
+def check_regions(rows: Listed, context: Context) -> Checked:
     """Drop prices of accelerated types far from the type's median over regions; flag others."""
     types = known_types(rows, context)
-    medians = _medians(rows.prices)
+    medians = _medians(rows)
     dropped, findings = set(), []
-    for row in rows.prices:
-        usual = medians.get((row.provider, row.instance_type))
+    for row in rows:
+        usual = medians.get(row.type_key)
         if usual is None or row.on_demand_usd_per_h is None:
             continue
         ratio = row.on_demand_usd_per_h / usual
         if _OUTLIER[0] <= ratio <= _OUTLIER[1]:
             continue
-        is_dropped = bool(types[row.provider, row.instance_type].accelerator)
+        is_dropped = bool(types[row.type_key].accelerator)
         if is_dropped:
             dropped.add(row.key)
         message = f"{row.on_demand_usd_per_h:g} is {ratio:.2f} of the median over regions"
         severity: Severity = "dropped" if is_dropped else "flagged"
         findings.append(finding("region-outlier", severity, row, message))
-    prices = tuple(row for row in rows.prices if row.key not in dropped)
-    return replace(rows, prices=prices), findings
+    return tuple(row for row in rows if row.key not in dropped), findings
 
 
-def _medians(prices: Iterable[PriceRow]) -> dict[tuple[str, str], float]:
+def _medians(prices: Iterable[ListedOffer]) -> dict[tuple[str, str], float]:
     by_type: dict[tuple[str, str], list[float]] = defaultdict(list)
     for row in prices:
         if row.on_demand_usd_per_h is not None:
-            by_type[row.provider, row.instance_type].append(row.on_demand_usd_per_h)
+            by_type[row.type_key].append(row.on_demand_usd_per_h)
     return {key: median(found) for key, found in by_type.items() if len(found) >= _MIN_REGIONS}
 
 
-def drop_spot_above(rows: CatalogueRows, context: Context) -> Checked:
+def drop_spot_above(rows: Listed, context: Context) -> Checked:
     """Drop spot prices above the on-demand price."""
 
-    def keep(row: PriceRow) -> tuple[PriceRow | None, str]:
+    def keep(row: ListedOffer) -> tuple[ListedOffer | None, str]:
         spot, on_demand = row.spot_usd_per_h, row.on_demand_usd_per_h
         if spot is None or on_demand is None or spot <= on_demand:
             return row, ""
@@ -200,10 +200,10 @@ def drop_spot_above(rows: CatalogueRows, context: Context) -> Checked:
     return each_price(rows, "spot-above", "dropped", keep)
 
 
-def drop_spot_copies(rows: CatalogueRows, context: Context) -> Checked:
+def drop_spot_copies(rows: Listed, context: Context) -> Checked:
     """Drop all spot prices of a provider where each is the on-demand price."""
     both: dict[str, list[bool]] = defaultdict(list)
-    for row in rows.prices:
+    for row in rows:
         if row.spot_usd_per_h is not None and row.on_demand_usd_per_h is not None:
             both[row.provider].append(row.spot_usd_per_h == row.on_demand_usd_per_h)
     copies = {name for name, equal in both.items() if len(equal) >= _MIN_REGIONS and all(equal)}
@@ -216,43 +216,42 @@ def drop_spot_copies(rows: CatalogueRows, context: Context) -> Checked:
         )
         for name in sorted(copies)
     ]
-    prices = tuple(_without_spot(row) if row.provider in copies else row for row in rows.prices)
-    return replace(rows, prices=prices), findings
+    return (tuple(_without_spot(row) if row.provider in copies else row for row in rows), findings)
 
 
-def mark_dedicated(rows: CatalogueRows, context: Context) -> Checked:
+def mark_dedicated(rows: Listed, context: Context) -> Checked:
     """Mark bare metal that costs a dedicated tenancy's surcharge over the virtual machine."""
     types = known_types(rows, context)
     virtual: dict[tuple[str, str, str, float | None], float] = {}
-    for row in rows.prices:
+    for row in rows:
         if row.on_demand_usd_per_h is not None and ".metal" not in row.instance_type:
             virtual[_place(row, types)] = row.on_demand_usd_per_h
 
-    def keep(row: PriceRow) -> tuple[PriceRow | None, str]:
+    def keep(row: ListedOffer) -> tuple[ListedOffer | None, str]:
         if ".metal" not in row.instance_type or row.on_demand_usd_per_h is None:
             return row, ""
         twin = virtual.get(_place(row, types))
         if twin is None or not _DEDICATED[0] < row.on_demand_usd_per_h / twin < _DEDICATED[1]:
             return row, ""
-        marked = replace(row.provenance, status="dedicated-tenancy")
+        marked = replace(row.sold, status="dedicated-tenancy")
         ratio = row.on_demand_usd_per_h / twin
         return replace(row, provenance=marked), f"{ratio:.2f} of the virtual machine's price"
 
     return each_price(rows, "dedicated-tenancy", "marked", keep)
 
 
-def _place(row: PriceRow, types: Types) -> tuple[str, str, str, float | None]:
-    of = types[row.provider, row.instance_type]
+def _place(row: ListedOffer, types: Types) -> tuple[str, str, str, float | None]:
+    of = types[row.type_key]
     return row.provider, row.region, row.instance_type.partition(".")[0], of.vcpus
 
 
-def collapse_regions(rows: CatalogueRows, context: Context) -> Checked:
+def collapse_regions(rows: Listed, context: Context) -> Checked:
     """Turn "every type in every region at one price" into a list price without a region."""
     regions: dict[str, set[str]] = defaultdict(set)
     prices: dict[str, dict[str, set[tuple[Any, ...]]]] = defaultdict(lambda: defaultdict(set))
     count: dict[str, int] = defaultdict(int)
-    for row in rows.prices:
-        if row.provenance.listing == NO_STOCK:
+    for row in rows:
+        if row.region and row.sold.listing == NO_STOCK:
             regions[row.provider].add(row.region)
             own = prices[row.provider][row.instance_type]
             own.add(tuple(getattr(row, column) for column in COLUMNS))
@@ -264,9 +263,9 @@ def collapse_regions(rows: CatalogueRows, context: Context) -> Checked:
         and count[name] == len(found) * len(prices[name])
         and all(len(ways) == 1 for ways in prices[name].values())
     }
-    kept: dict[tuple[str, str, str], PriceRow] = {}
-    for row in rows.prices:
-        one = replace(row, region=EVERYWHERE) if row.provider in collapsed else row
+    kept: dict[tuple[str, str, str], ListedOffer] = {}
+    for row in rows:
+        one = replace(row, region=EVERYWHERE) if row.region and row.provider in collapsed else row
         kept.setdefault(one.key, one)
     findings = [
         Finding(
@@ -277,15 +276,15 @@ def collapse_regions(rows: CatalogueRows, context: Context) -> Checked:
         )
         for name in sorted(collapsed)
     ]
-    return replace(rows, prices=tuple(kept.values())), findings
+    return tuple(kept.values()), findings
 
 
-def _without_spot(row: PriceRow) -> PriceRow:
+def _without_spot(row: ListedOffer) -> ListedOffer:
     return replace(
         row,
         spot_usd_per_h=None,
         spot_interruption_band=None,
-        provenance=replace(row.provenance, spot_status=""),
+        provenance=row.provenance and replace(row.provenance, spot_status=""),
     )
 
 
@@ -307,12 +306,12 @@ _FEWER: Final = 0.10
 _WAYS: Final = ("on_demand_usd_per_h", "spot_usd_per_h")
 
 
-def refuse_sudden_changes(rows: CatalogueRows, context: Context) -> Checked:
+def refuse_sudden_changes(rows: Listed, context: Context) -> Checked:
     """Refuse where a type's price changed by more than 30 %, as the median over regions."""
-    replaced = context.replaced_by(rows.prices)
+    replaced = context.replaced_by(rows)
     old = {row.key: row.on_demand_usd_per_h for row in replaced}
     ratios: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for row in rows.prices:
+    for row in rows:
         before = old.get(row.key)
         if before and row.on_demand_usd_per_h:
             ratios[row.provider, row.instance_type].append(row.on_demand_usd_per_h / before)
@@ -331,12 +330,12 @@ def refuse_sudden_changes(rows: CatalogueRows, context: Context) -> Checked:
     return rows, findings
 
 
-def refuse_fewer_prices(rows: CatalogueRows, context: Context) -> Checked:
+def refuse_fewer_prices(rows: Listed, context: Context) -> Checked:
     """Refuse where more than a tenth of a provider's prices are gone, by way to pay."""
     findings = []
-    replaced = context.replaced_by(rows.prices)
+    replaced = context.replaced_by(rows)
     for way in _WAYS:
-        before, after = _count(replaced, way), _count(rows.prices, way)
+        before, after = _count(replaced, way), _count(rows, way)
         for provider, count in sorted(before.items()):
             if after[provider] < (1 - _FEWER) * count:
                 name = way.removesuffix("_usd_per_h").replace("_", "-")
@@ -349,7 +348,7 @@ def refuse_fewer_prices(rows: CatalogueRows, context: Context) -> Checked:
     return rows, findings
 
 
-def _count(prices: Iterable[PriceRow], way: str) -> Counter[str]:
+def _count(prices: Iterable[ListedOffer], way: str) -> Counter[str]:
     return Counter(row.provider for row in prices if getattr(row, way) is not None)
 
 
@@ -365,19 +364,19 @@ _UNEVEN: Final = 1.4  # price per accelerator against a smaller size's
 _AS_MANY: Final = 0.8  # vCPUs to an accelerator, to be comparable
 
 
-def drop_sentinels(rows: CatalogueRows, context: Context) -> Checked:
+def drop_sentinels(rows: Listed, context: Context) -> Checked:
     """Drop a price that is the same whatever the size: it stands for "unknown"."""
     types = known_types(rows, context)
     sizes: dict[tuple[str, str, str, float], set[float]] = defaultdict(set)
-    for row in rows.prices:
-        of = types[row.provider, row.instance_type]
+    for row in rows:
+        of = types[row.type_key]
         if row.on_demand_usd_per_h is not None:
             size = of.accelerator_count if of.accelerator else (of.memory_gib or 0.0)
             sizes[_sentinel_key(row, of)].add(size)
     suspicious = {key for key, found in sizes.items() if _spread(found, key[2] != "")}
 
-    def keep(row: PriceRow) -> tuple[PriceRow | None, str]:
-        of = types[row.provider, row.instance_type]
+    def keep(row: ListedOffer) -> tuple[ListedOffer | None, str]:
+        of = types[row.type_key]
         if row.on_demand_usd_per_h is None or _sentinel_key(row, of) not in suspicious:
             return row, ""
         return None, f"{row.on_demand_usd_per_h:g} for {_SENTINEL_SIZES} and more sizes"
@@ -385,7 +384,7 @@ def drop_sentinels(rows: CatalogueRows, context: Context) -> Checked:
     return each_price(rows, "sentinel", "dropped", keep)
 
 
-def _sentinel_key(row: PriceRow, of: TypeRow) -> tuple[str, str, str, float]:
+def _sentinel_key(row: ListedOffer, of: ListedOffer) -> tuple[str, str, str, float]:
     return row.provider, row.region, of.accelerator, row.on_demand_usd_per_h or 0.0
 
 
@@ -401,7 +400,7 @@ def _spread(sizes: set[float], is_accelerated: bool) -> bool:
     return known[-1] / known[0] >= (2.0 if is_accelerated else 8.0)
 
 
-def drop_host_only(rows: CatalogueRows, context: Context) -> Checked:
+def drop_host_only(rows: Listed, context: Context) -> Checked:
     """Drop prices of accelerated types that are those of the machine without accelerators.
 
     An accelerator's price is compared with the provider's own median before; where the provider
@@ -410,8 +409,8 @@ def drop_host_only(rows: CatalogueRows, context: Context) -> Checked:
     types = known_types(rows, context)
     usual = _usual_prices(context, types)
 
-    def keep(row: PriceRow) -> tuple[PriceRow | None, str]:
-        of = types[row.provider, row.instance_type]
+    def keep(row: ListedOffer) -> tuple[ListedOffer | None, str]:
+        of = types[row.type_key]
         if not of.accelerator or row.on_demand_usd_per_h is None:
             return row, ""
         own = usual.get((row.provider, of.accelerator))
@@ -430,8 +429,8 @@ def drop_host_only(rows: CatalogueRows, context: Context) -> Checked:
 def _usual_prices(context: Context, types: Types) -> dict[tuple[str, str], float]:
     """Return the price of an accelerator by provider (median), and under "" the cheapest."""
     known: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for row in context.before.prices:
-        of = types[row.provider, row.instance_type]
+    for row in context.before:
+        of = types[row.type_key]
         if of.accelerator and row.on_demand_usd_per_h:
             each = row.on_demand_usd_per_h / of.accelerator_count
             known[row.provider, of.accelerator].append(each)
@@ -441,13 +440,13 @@ def _usual_prices(context: Context, types: Types) -> dict[tuple[str, str], float
     return usual
 
 
-def flag_uneven(rows: CatalogueRows, context: Context) -> Checked:
+def flag_uneven(rows: Listed, context: Context) -> Checked:
     """Flag sizes dearer per accelerator than a smaller size with as many vCPUs to each."""
     types = known_types(rows, context)
     findings: list[Finding] = []
-    groups: dict[tuple[str, str, str], list[tuple[float, float, PriceRow]]] = defaultdict(list)
-    for row in rows.prices:
-        of = types[row.provider, row.instance_type]
+    groups: dict[tuple[str, str, str], list[tuple[float, float, ListedOffer]]] = defaultdict(list)
+    for row in rows:
+        of = types[row.type_key]
         if of.accelerator and row.on_demand_usd_per_h is not None:
             each = row.on_demand_usd_per_h / of.accelerator_count
             vcpus = (of.vcpus or 0.0) / of.accelerator_count
@@ -474,26 +473,40 @@ _MEMORY_TOLERANCE: Final = 0.07  # decimal against binary gigabytes differ by as
 _GIB_PER_VCPU: Final = (0.1, 300.0)
 
 
-def resolve_accelerators(rows: CatalogueRows, context: Context) -> Checked:
+def resolve_accelerators(rows: Listed, context: Context) -> Checked:
     """Give accelerators their canonical names; the stated memory tells members of a family."""
-    findings: list[Finding] = []
-    kept: list[TypeRow] = []
-    for row in rows.types:
+
+    def keep(row: ListedOffer) -> tuple[dict[str, Any] | None, Finding | None]:
         if not row.accelerator:
-            kept.append(replace(row, accelerator_count=0.0))
-            continue
+            return {"accelerator_count": 0.0}, None
         try:
             name, message = _resolved(row, context)
         except AdvisorError as error:
-            findings.append(finding("unknown-accelerator", "dropped", row, str(error)))
-            continue
-        kept.append(replace(row, accelerator=name, accelerator_count=row.accelerator_count or 1.0))
-        if message:
-            findings.append(finding("accelerator-memory", "corrected", row, message))
-    return _with_types(rows, kept), findings
+            return None, _of_type("unknown-accelerator", "dropped", row, str(error))
+        known = {"accelerator": name, "accelerator_count": row.accelerator_count or 1.0}
+        if not message:
+            return known, None
+        return known, _of_type("accelerator-memory", "corrected", row, message)
+
+    return _each_type(rows, keep)
 
 
-def _resolved(row: TypeRow, context: Context) -> tuple[str, str]:
+def _of_type(rule: str, severity: Severity, row: ListedOffer, message: str) -> Finding:
+    return finding(rule, severity, replace(row, region=""), message)
+
+
+def _each_type(
+    rows: Listed, keep: Callable[[ListedOffer], tuple[dict[str, Any] | None, Finding | None]]
+) -> Checked:
+    """Apply a rule to every type: it returns what to change, None to drop it."""
+    found = {key: keep(row) for key, row in types_of(rows).items()}
+    kept = tuple(
+        replace(row, **changes) for row in rows if (changes := found[row.type_key][0]) is not None
+    )
+    return kept, [one for _, one in found.values() if one is not None]
+
+
+def _resolved(row: ListedOffer, context: Context) -> tuple[str, str]:
     """Return the canonical name, and what was corrected to get it."""
     name = context.canonical(row.accelerator)
     stated = row.accelerator_memory_gib
@@ -521,30 +534,23 @@ def _agrees(accelerator: Accelerator, gib: float) -> bool:
     )
 
 
-def check_sizes(rows: CatalogueRows, context: Context) -> Checked:
+def check_sizes(rows: Listed, context: Context) -> Checked:
     """Drop types whose memory does not go with their vCPUs."""
-    findings: list[Finding] = []
-    kept: list[TypeRow] = []
-    known = {row.key for row in context.before.types}
-    for row in rows.types:
-        is_stated = row.vcpus is not None and row.memory_gib is not None
-        per_vcpu = row.memory_gib / row.vcpus if row.vcpus and row.memory_gib else 0.0
-        is_sane = _GIB_PER_VCPU[0] <= per_vcpu <= _GIB_PER_VCPU[1]
-        if is_stated and not is_sane and row.key not in known:
-            message = f"{row.memory_gib:g} GiB for {row.vcpus:g} vCPUs: a unit error?"
-            findings.append(finding("machine-size", "dropped", row, message))
-        elif is_stated and not is_sane:
+    known = types_of(context.before)
+
+    def keep(row: ListedOffer) -> tuple[dict[str, Any] | None, Finding | None]:
+        if row.vcpus is None or row.memory_gib is None:
+            return {}, None
+        per_vcpu = row.memory_gib / row.vcpus if row.vcpus else 0.0
+        if _GIB_PER_VCPU[0] <= per_vcpu <= _GIB_PER_VCPU[1]:
+            return {}, None
+        if row.type_key in known:
             # The snapshot before knows better; only the statement is dropped.
-            kept.append(replace(row, vcpus=None, memory_gib=None))
-        else:
-            kept.append(row)
-    return _with_types(rows, kept), findings
+            return {"vcpus": None, "memory_gib": None}, None
+        message = f"{row.memory_gib:g} GiB for {row.vcpus:g} vCPUs: a unit error?"
+        return None, _of_type("machine-size", "dropped", row, message)
 
-
-def _with_types(rows: CatalogueRows, kept: list[TypeRow]) -> CatalogueRows:
-    keys = {row.key for row in kept}
-    prices = (one for one in rows.prices if (one.provider, one.instance_type) in keys)
-    return CatalogueRows(types=tuple(kept), prices=tuple(prices))
+    return _each_type(rows, keep)
 
 
 TYPES_RULES: Final[tuple[Rule, ...]] = (resolve_accelerators, check_sizes)
@@ -573,14 +579,20 @@ TYPES_RULES: Final[tuple[Rule, ...]] = (resolve_accelerators, check_sizes)
 # ===================  ==========================================================================
 
 
-def check(rows: CatalogueRows, context: Context) -> Checked:
-    """Apply all rules in order; return what is left and what was found."""
+def check(rows: Listed, context: Context) -> Checked:
+    """Apply all rules in order; return what is left and what was found.
+
+    A type all of whose prices were dropped stays without one.
+    """
     findings: list[Finding] = []
-    rules = (*TYPES_RULES, drop_missing, *SIZES_RULES, *PRICES_RULES, *RULES)
-    for rule in rules:
+    for rule in TYPES_RULES:
         rows, found = rule(rows, context)
         findings += found
-    return rows, findings
+    types = types_of(rows)
+    for rule in (drop_missing, *SIZES_RULES, *PRICES_RULES, *RULES):
+        rows, found = rule(rows, context)
+        findings += found
+    return with_types(rows, types), findings
 
 
 REFUSALS: Final = {"sudden-change": "--accept", "fewer-prices": "--accept-fewer"}

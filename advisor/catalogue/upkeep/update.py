@@ -15,7 +15,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, Final, Literal
@@ -27,13 +27,22 @@ from advisor.catalogue.catalogue import Catalogue
 from advisor.catalogue.offer_columns import PRICINGS, Pricing
 from advisor.catalogue.providers.base import Adapter, RawFile, local_file
 from advisor.catalogue.providers.sources import Source
-from advisor.catalogue.rows import CatalogueRows, TypeRow, read_rows, write_rows
+from advisor.catalogue.rows import (
+    TYPE_FACTS,
+    Listed,
+    ListedOffer,
+    read_rows,
+    types_of,
+    with_types,
+    write_rows,
+)
 from advisor.catalogue.snapshot import cache_folder, read_snapshot
 from advisor.catalogue.upkeep import checks
 from advisor.catalogue.upkeep.checks import Context, Finding, replaced_by
 from advisor.catalogue.upkeep.download import DownloadLimits, HttpSession, Progress, RawStore
 from advisor.collectors import bounded
 from advisor.errors import AdvisorError, CatalogueError, UsageError
+from advisor.providers import keep
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -204,7 +213,7 @@ class Outcome:
     prices: int = 0
     findings: tuple[Finding, ...] = ()
     files: tuple[RawFile, ...] = ()
-    rows: CatalogueRows | None = None
+    rows: Listed | None = None
     outdated: tuple[str, ...] = ()
 
     def to_record(self, most_findings: int | None = None) -> dict[str, Any]:
@@ -234,7 +243,7 @@ class Outcome:
 # Put a source's new rows into the rows of before.
 
 
-def merged(before: CatalogueRows, outcome: Outcome) -> CatalogueRows:
+def merged(before: Listed, outcome: Outcome) -> Listed:
     """Return the rows of before with a source's own in place of what they replace.
 
     A type that is known keeps its facts and gains those it lacked: a price list says less of a
@@ -243,23 +252,22 @@ def merged(before: CatalogueRows, outcome: Outcome) -> CatalogueRows:
     new = outcome.rows
     if new is None:
         return before
-    gone = {one.key for one in replaced_by(new.prices, before.prices, outcome.outdated)}
-    types = {one.key: one for one in before.types}
-    for one in new.types:
-        types[one.key] = _completed(types[one.key], one) if one.key in types else one
-    return CatalogueRows(
-        types=tuple(types.values()),
-        prices=(*(one for one in before.prices if one.key not in gone), *new.prices),
+    gone = {one.key for one in replaced_by(new, before, outcome.outdated)}
+    known, stated = types_of(before), types_of(new)
+    facts = {key: _completed(known[key], one) for key, one in stated.items() if key in known}
+    rows = (*new, *(one for one in before if one.region and one.key not in gone))
+    return with_types(
+        tuple(replace(one, **facts.get(one.type_key, {})) for one in rows),
+        {key: replace(one, **facts.get(key, {})) for key, one in known.items()},
     )
 
 
-def _completed(known: TypeRow, stated: TypeRow) -> TypeRow:
+def _completed(known: ListedOffer, stated: ListedOffer) -> dict[str, Any]:
+    """Return the facts of a machine that is known, with those of a source that it lacked."""
     lacking = {
-        field.name: getattr(stated, field.name)
-        for field in fields(TypeRow)
-        if getattr(known, field.name) in (None, "") and field.name != "accelerator"
+        name for name in TYPE_FACTS if getattr(known, name) in (None, "") and name != "accelerator"
     }
-    return replace(known, **lacking)
+    return {name: getattr(stated if name in lacking else known, name) for name in TYPE_FACTS}
 
 
 _KEPT_FINDINGS: Final = 100
@@ -353,7 +361,7 @@ def _checked(
     adapter: Adapter | None,
     files: tuple[RawFile, ...],
     failure: Outcome | None,
-    before: CatalogueRows,
+    before: Listed,
     catalogue: Catalogue,
     options: Options,
 ) -> Outcome:
@@ -369,14 +377,15 @@ def _checked(
     )
     try:
         rows, findings = checks.check(adapter.parse(files, options.as_of), context)
+        keep(adapter)
     except Exception as error:
         return _failed(name, error)
     outcome = Outcome(
         source=name,
         status="updated",
         message="",
-        types=len(rows.types),
-        prices=len(rows.prices),
+        types=len(types_of(rows)),
+        prices=sum(bool(one.region) for one in rows),
         findings=tuple(findings),
         files=files,
         rows=rows,
@@ -424,7 +433,7 @@ def _failed(name: str, error: Exception) -> Outcome:
     return Outcome(source=name, status="failed", message=message, hint=hint)
 
 
-def _switched(base: Path, rows: CatalogueRows, outcomes: tuple[Outcome, ...]) -> Report:
+def _switched(base: Path, rows: Listed, outcomes: tuple[Outcome, ...]) -> Report:
     """Write the new snapshot, read it back, and make it the one in use."""
     made_at = datetime.now(UTC)
     manifest = {

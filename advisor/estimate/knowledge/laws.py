@@ -229,7 +229,7 @@ class ModelOn:
     def log_sd(self, groups: Sequence[ClusterGroup], added: float = 0.0) -> float:
         """Return one standard deviation of ln(error) of a step on unlike devices."""
         kernel = KERNELS[self.work.setup.base_bits]
-        of_weights = max(kernel.log_sd_on(g.part.device.architecture) for g in groups)
+        of_weights = max(kernel.log_sd_on(g.part.architecture) for g in groups)
         of_times = max(self.times(g).log_sd for g in groups)
         return math.hypot(of_times, of_weights, added)
 

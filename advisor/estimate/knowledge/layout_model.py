@@ -21,7 +21,6 @@ from advisor import data
 from advisor.answer import fitted
 from advisor.catalogue import Accelerator
 from advisor.errors import CatalogueError
-from advisor.machines import AcceleratorPart, part, power_limited
 from advisor.planners.core import (
     FUSIONS,
     GENERATIONS,
@@ -209,7 +208,7 @@ def shapes_law(
     work: Work,
     accelerators: Mapping[str, Accelerator],
     by_operators: Collection[str] = (),
-) -> tuple[AcceleratorPart, int] | None:
+) -> tuple[Accelerator, int] | None:
     """Return what the law of the shapes needs of a device, or None where it does not hold.
 
     ``work``: whose precision is asked for; ``by_operators``: chip families that the law of the
@@ -228,23 +227,18 @@ def shapes_law(
     if code is None:
         return None
     try:
-        known = part(row)
+        known = row.laid_out()
     except CatalogueError:
         return None
     if known.is_inferred and row.architecture in by_operators:
         return None
     if not shared:
         limit = device.tdp_w
-        if limit is not None and limit < (known.device.tdp_w or 0.0):
-            known = power_limited(known, limit)
+        if limit is not None and limit < ((row.device and row.device.tdp_w) or 0.0):
+            known = row.limited(limit)
         return known, code
     share = 1.0 / float(shared)
-    return replace(
-        known,
-        flop_per_s=known.flop_per_s * share,
-        memory_bytes_per_s=known.memory_bytes_per_s * share,
-        elementwise_flop_per_s=known.elementwise_flop_per_s * share,
-    ), code
+    return replace(known, card_share=share), code
 
 
 def operator_table(work: Work, columns: StepColumns, log_factor: float = 0.0) -> UnitTimes:

@@ -9,7 +9,7 @@ from dataclasses import asdict
 import numpy as np
 
 from advisor.answer import Candidate, Configuration, Fact, to_record
-from advisor.catalogue import InstanceType
+from advisor.catalogue import InstanceType, shipped
 from advisor.collectors.derive import MOST_RATIO, ratio
 from advisor.collectors.errors import counted
 from advisor.estimate.completion import save_of_rows_s
@@ -18,7 +18,7 @@ from advisor.estimate.time_columns import TimeColumns
 from advisor.estimate.ways.beside import beside_words
 from advisor.estimate.words import network_text
 from advisor.jobs import NO_LENGTH, Job, setup_words
-from advisor.machines import model_day, sheet_sources
+from advisor.machines import model_day
 from advisor.planners.core import GIB, Device, Work
 from advisor.planners.layouts import SearchSpace
 from advisor.planners.step import (
@@ -117,8 +117,8 @@ class StepFacts:
             )  # fmt: skip
 
     def _looked_up(self, device: Device, work: Work) -> Iterator[Fact]:
-        sources = sheet_sources(device.name)
-        as_of = sources.get("as_of", "")
+        row = shipped().get(device.name)
+        peak_source, as_of = (row.peak_source, row.as_of) if row else ("", "")
         precision = runs_as(device, work.precision)
         peak = peak_flop_per_s(device, precision) or 0.0
         note = "" if precision == work.precision else f"{work.precision} runs as {precision} here"
@@ -137,7 +137,7 @@ class StepFacts:
             value=f"{peak / 1e12:.4g} Tflop/s, {device.memory_bytes_per_s / 1e9:,.0f} GB/s, "
             f"{device.memory_bytes / GIB:.0f} GiB",
             note="; ".join(
-                filter(None, (note, processor, sources.get("peak_source", ""), as_of))
+                filter(None, (note, processor, peak_source, as_of))
             ),
         )  # fmt: skip
 
@@ -175,7 +175,7 @@ class StepFacts:
         yield Fact(
             what="sustained products", value=f"{rate / 1e12:.4g} Tflop/s",
             source=("measured" if device.call_s else "looked up") if is_measured else "learned",
-            note=sheet_sources(device.name).get("sustained_source", "")
+            note=shipped()[device.name].sustained_source if device.name in shipped() else ""
             if is_measured else "limits of arithmetic and power, device model",
         )  # fmt: skip
         yield Fact(

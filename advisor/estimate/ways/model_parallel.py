@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.answer import Bottleneck
+from advisor.catalogue import Accelerator
 from advisor.errors import UsageError
 from advisor.estimate.case import StepCase
 from advisor.estimate.knowledge.layout_model import (
@@ -37,7 +38,7 @@ from advisor.estimate.time_columns import (
     way_code,
 )
 from advisor.estimate.ways.data_parallel import kept_free_bytes
-from advisor.machines import AcceleratorPart, host_room_bytes
+from advisor.machines import host_room_bytes
 from advisor.planners.core import (
     STACKS,
     Device,
@@ -88,7 +89,7 @@ class OnDevice:
 
     # the accelerator and the code of its precision by the law of the shapes; None and 0 by that of
     # the operators, whose times are ``block_table``
-    part: AcceleratorPart | None
+    part: Accelerator | None
     precision: int
     block_table: UnitTimes | None
     factor: float  # what measured steps say of the first law
@@ -296,11 +297,11 @@ def _law_on(case: StepCase, device: Device) -> OnDevice:
     if known is not None:
         # Of a card whose rate nobody measured the shapes tell no more than the operators do
         # (``validate described``: on layers they err by a quarter, the operators by a fifth).
-        of_law = _law_log_sd(case, known.generation, "told the stack")
-        open_sd = _law_log_sd(case, known.generation, "told the stack, layout open")
+        of_law = _law_log_sd(case, known.kernels, "told the stack")
+        open_sd = _law_log_sd(case, known.kernels, "told the stack, layout open")
         if work.setup.named_stack is None:
-            unnamed = _law_log_sd(case, known.generation, "plain")
-            open_sd = _law_log_sd(case, known.generation, "plain, layout open")
+            unnamed = _law_log_sd(case, known.kernels, "plain")
+            open_sd = _law_log_sd(case, known.kernels, "plain, layout open")
         bare_sd = np.maximum(bare_sd, of_law)
     factor, log_sd = case.anchors.calibration(
         [device], bare_sd, constants, "operators" if known is None else "transformer shapes"
@@ -371,7 +372,7 @@ def _machines(case: StepCase, row: int, on: OnDevice) -> Machines:
         domain_machines=int(fleet.domain_machines[row]),
         host_bytes_per_s=known.host_bytes_per_s if known else _HOST_BYTES_PER_S,
         host_memory_bytes=host_room_bytes(case.job, work, fleet, row),
-        generation=known.generation if known else 1,
+        generation=known.kernels if known else 1,
         precision=on.precision,
         elementwise_flop_per_s=known.elementwise_flop_per_s if known else math.inf,
         is_ultra=int(known.is_ultra) if known else 0,

@@ -374,10 +374,8 @@ def node_of(fleet: Fleet, row: int, accelerators: Mapping[str, Accelerator]) -> 
 
 def host_bytes_per_s(device: Device, accelerators: Mapping[str, Accelerator]) -> float:
     """Return the rate between host memory and a device, by its PCIe generation [bytes/s]."""
-    from advisor.machines import part
-
     row = accelerators.get(device.name.partition("/")[0])
-    return _HOST_BYTES_PER_S if row is None else part(row).host_bytes_per_s
+    return _HOST_BYTES_PER_S if row is None else row.laid_out().host_bytes_per_s
 
 
 # Layouts that make no sense for a model cut at its recorded units.

@@ -7,7 +7,6 @@ trained in (``estimate.ways.swapping``) is found here, so that both say the same
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -40,7 +39,6 @@ from advisor.machines import (
     assumed_network_log_sd,
     host_fits,
     host_process_bytes,
-    part,
 )
 from advisor.planners.core import GIB, RECOMPUTES, PlanningError, put, select
 from advisor.planners.layouts import SearchSpace
@@ -293,16 +291,17 @@ def _numbers(values: Floats) -> tuple[float, ...]:
 
 
 NAME: Final = "layer swapping"
-# GeForce cards: no NVLink, machines joined by Ethernet. ATOM was made for these.
-_CONSUMER: Final = re.compile(r"^(GTX|RTX)-\d\d[5-9]0|^TITAN")
 UNRELEASED: Final = "no released framework swaps layers this way (ATOM's code is not published)"
 
 
 def is_compared(cluster: NamedCluster, wanted: bool | None) -> bool:
-    """Whether swapping stands beside the layouts: where asked for, or on consumer cards."""
+    """Whether swapping stands beside the layouts: where asked for, or on consumer cards.
+
+    ATOM was made for these: no NVLink, machines joined by Ethernet.
+    """
     if wanted is not None:
         return wanted
-    return all(_CONSUMER.match(g.part.name) for g in cluster.groups)
+    return all(g.part.is_consumer for g in cluster.groups)
 
 
 def or_swap(problem: PlanningError, swapped: Sequence[Choice]) -> PlanningError:
@@ -532,7 +531,7 @@ def _peers(case: StepCase, row: int) -> PeersOn | None:
 
 def _peers_on(case: StepCase, row: int, known: Accelerator) -> PeersOn | None:
     try:
-        node, card = node_of(case.fleet, row, case.accelerators), part(known)
+        node, card = node_of(case.fleet, row, case.accelerators), known.laid_out()
     except CatalogueError:
         return None
     group = ClusterGroup(label=node.name, node=node, part=card, count=1)

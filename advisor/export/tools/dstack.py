@@ -13,8 +13,6 @@ from advisor.export.pick import Pick, Rented
 from advisor.export.target import Blank, Exported, Target
 from advisor.export.texts import attached, exchangeable, is_in_one_region, job_name, yaml_text
 
-# Providers whose machines dstack calls by the catalogue's names, nearly (``_machine``).
-BACKENDS: Final = ("aws", "azure", "gcp", "lambda", "nebius", "oci", "verda")
 _DEFAULT_IMAGE: Final = "dstackai/base"
 _FILE: Final = "task.dstack.yml"
 _FOLDER: Final = "/workflow"
@@ -24,7 +22,7 @@ _POLICIES: Final[Mapping[str, str]] = {"on-demand": "on-demand", "spot": "spot"}
 def write(pick: Pick, launch: Launch, values: Mapping[str, str]) -> Exported:
     """Return the task; a run that spot machines are taken from is started again."""
     same, others = exchangeable(pick)
-    known = [pick.rented, *(one for one in same if one.provider in BACKENDS)]
+    known = [pick.rented, *(one for one in same if TARGET.is_rented_from(one.provider))]
     placed = [one.region for one in known if is_in_one_region(one)]
     task: dict[str, Any] = {
         "type": "task",
@@ -85,5 +83,5 @@ TARGET: Final = Target(
     name="dstack",
     write=write,
     blanks={"image": Blank(example=_DEFAULT_IMAGE, help="container image")},
-    providers=frozenset(BACKENDS),
+    rents=True,
 )

@@ -20,18 +20,13 @@ from advisor.export.texts import (
     plugin,
     yaml_text,
 )
+from advisor.providers import provider_of
 
 IMAGE: Final = Blank(example="pytorch/pytorch:latest", help="image that holds your script")
 FOLDER: Final = Blank(example="/workspace", help="folder of your script in the image")
 _FILE: Final = "job.yaml"
 _TYPE: Final = "node.kubernetes.io/instance-type"
 _REGION: Final = "topology.kubernetes.io/region"
-# The label by which a cloud's managed Kubernetes tells spot nodes, and its value there.
-SPOT: Final[Mapping[str, tuple[str, str]]] = {
-    "aws": ("eks.amazonaws.com/capacityType", "SPOT"),
-    "azure": ("kubernetes.azure.com/scalesetpriority", "spot"),
-    "gcp": ("cloud.google.com/gke-spot", "true"),
-}
 # Interruptions of a spot job that are expected to be survived at most.
 _RESTARTS: Final = 20
 
@@ -120,8 +115,8 @@ def _labels(one: Rented) -> Iterator[dict[str, Any]]:
     yield {"key": _TYPE, "operator": "In", "values": [attached(one)[0]]}
     if is_in_one_region(one):
         yield {"key": _REGION, "operator": "In", "values": [one.region]}
-    if one.provider in SPOT:
-        key, value = SPOT[one.provider]
+    key, _, value = provider_of(one.provider).spot_label.partition("=")
+    if key:
         yield {"key": key, "operator": "In" if one.is_spot else "NotIn", "values": [value]}
 
 
@@ -129,15 +124,15 @@ def tolerations(pick: Pick) -> Iterator[dict[str, Any]]:
     """Yield what spot nodes and those with accelerators are tainted with."""
     for name in limits(pick.rented):
         yield {"key": name, "operator": "Exists", "effect": "NoSchedule"}
-    if pick.is_spot and pick.rented.provider in SPOT:
-        key, value = SPOT[pick.rented.provider]
+    key, _, value = provider_of(pick.rented.provider).spot_label.partition("=")
+    if pick.is_spot and key:
         yield {"key": key, "operator": "Equal", "value": value, "effect": "NoSchedule"}
 
 
 def cannot_say(pick: Pick) -> Iterator[str]:
     """Yield what a manifest leaves to the cluster."""
     yield "the cluster must have such nodes, or an autoscaler that adds them; prices are not asked"
-    if pick.is_spot and pick.rented.provider not in SPOT:
+    if pick.is_spot and not provider_of(pick.rented.provider).spot_label:
         yield f"spot nodes of {pick.rented.provider} have no label of their own: name it yourself"
 
 

@@ -14,11 +14,6 @@ from advisor.export.pick import Pick, Rented
 from advisor.export.target import Exported, Target
 from advisor.export.texts import attached, exchangeable, is_in_one_region, job_name, yaml_text
 
-# The catalogue's providers by SkyPilot's names of clouds.
-CLOUDS: Final[Mapping[str, str]] = {
-    name: name
-    for name in ("aws", "azure", "gcp", "lambda", "nebius", "oci", "paperspace", "runpod", "verda")
-}  # fmt: skip
 _FILE: Final = "task.yaml"
 _MASTER: Final = '"$(echo "$SKYPILOT_NODE_IPS" | head -n1)"'
 
@@ -27,7 +22,7 @@ def write(pick: Pick, launch: Launch, _: Mapping[str, str]) -> Exported:
     """Return the task; managed jobs restart where spot machines are taken away."""
     name = job_name(pick.run)
     same, others = exchangeable(pick)
-    known = [one for one in same if one.provider in CLOUDS]
+    known = [one for one in same if TARGET.is_rented_from(one.provider)]
     task: dict[str, Any] = {
         "name": name,
         "num_nodes": pick.nodes,
@@ -63,7 +58,7 @@ def _resources(pick: Pick, same: list[Rented]) -> Iterator[dict[str, Any]]:
 def _resource(one: Rented, *, is_spot: bool) -> dict[str, Any]:
     machine, card, count = attached(one)
     place = f"/{one.region}" if is_in_one_region(one) else ""
-    found: dict[str, Any] = {"infra": CLOUDS[one.provider] + place, "instance_type": machine}
+    found: dict[str, Any] = {"infra": one.provider + place, "instance_type": machine}
     if card:
         found["accelerators"] = f"{card}:{count}"
     return found | {"use_spot": is_spot}
@@ -83,4 +78,4 @@ def _left_out(same: list[Rented], known: list[Rented]) -> Iterator[str]:
         yield f"alternatives that SkyPilot does not rent are comments only: {', '.join(left)}"
 
 
-TARGET: Final = Target(name="skypilot", write=write, providers=frozenset(CLOUDS))
+TARGET: Final = Target(name="skypilot", write=write, rents=True)

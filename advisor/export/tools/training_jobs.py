@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from advisor.catalogue import shipped
 from advisor.export.launch import Launch
 from advisor.export.pick import Pick, Rented
 from advisor.export.target import Blank, Exported, NotExportableError, Target
@@ -140,7 +141,7 @@ SAGEMAKER_TARGET: Final = Target(
             help="training image in ECR",
         ),
     },
-    providers=frozenset({"aws"}),
+    rents=True,
 )
 
 
@@ -199,7 +200,7 @@ TARGET: Final = Target(
             help="container image",
         )
     },
-    providers=frozenset({"azure"}),
+    rents=True,
 )
 
 
@@ -271,21 +272,6 @@ KUBEFLOW_TARGET: Final = Target(
 _VERTEX_FILE: Final = "custom-job.yaml"
 _READ: Final = "import json, os; print(json.loads(os.environ['CLUSTER_SPEC'])['cluster']"
 _VERTEX_MASTER: Final = f"$(python -c \"{_READ}['workerpool0'][0].split(':')[0])\")"
-# The catalogue's accelerators by Vertex's names of types.
-CARDS: Final[Mapping[str, str]] = {
-    "A100-SXM4-40GB": "NVIDIA_TESLA_A100",
-    "A100-SXM4-80GB": "NVIDIA_A100_80GB",
-    "B200-SXM-180GB": "NVIDIA_B200",
-    "GB200-186GB": "NVIDIA_GB200",
-    "H100-SXM5-80GB": "NVIDIA_H100_80GB",
-    "H200-SXM-141GB": "NVIDIA_H200_141GB",
-    "L4": "NVIDIA_L4",
-    "P100-PCIe-16GB": "NVIDIA_TESLA_P100",
-    "P4": "NVIDIA_TESLA_P4",
-    "RTX-PRO-6000-Blackwell-SE": "NVIDIA_RTX_PRO_6000",
-    "T4": "NVIDIA_TESLA_T4",
-    "V100-SXM2-16GB": "NVIDIA_TESLA_V100",
-}
 
 
 def vertex_write(pick: Pick, launch: Launch, values: Mapping[str, str]) -> Exported:
@@ -325,10 +311,11 @@ def _vertex_machine(one: Rented) -> dict[str, Any]:
     machine, _, attached_count = attached(one)
     if one.accelerator is None:
         return {"machineType": machine}
-    name = CARDS.get(one.accelerator)
+    card = shipped().get(one.accelerator)
+    name = card and card.vertex_name
     if machine.startswith("a3-megagpu"):
         name = "NVIDIA_H100_MEGA_80GB"
-    if name is None:
+    if not name:
         raise NotExportableError(
             f"Vertex AI has no accelerator type for {one.accelerator}",
             hint="export another row, or use --to skypilot",
@@ -352,5 +339,5 @@ VERTEX_TARGET: Final = Target(
         ),
         "folder": FOLDER,
     },
-    providers=frozenset({"gcp"}),
+    rents=True,
 )
