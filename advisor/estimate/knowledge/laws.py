@@ -232,11 +232,12 @@ class ModelOn:
 
     def loading_s(self, samples: Mapping[str, float], step_s: float) -> float:
         """Return what loading adds to a step, ``samples`` on a device by its group's label [s]."""
-        return max(
-            float(p.case.waiting_s(np.array([step_s]), np.array([b]), np.array([p.row]))[0])
+        waits = [
+            p.case.waiting_s(np.array([step_s]), np.array([b]), np.array([p.row]))
             for p in self.places
             if (b := float(samples.get(p.group.label, 0.0)))
-        )
+        ]
+        return float(np.max(waits, initial=0.0))
 
     def log_sd(self, groups: Sequence[ClusterGroup], added: float = 0.0) -> float:
         """Return one standard deviation of ln(error) of a step on unlike devices."""
