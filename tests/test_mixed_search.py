@@ -131,7 +131,7 @@ def test_machines_without_a_common_width_are_refused() -> None:
     tiny = replace(MODEL, layers=1)
     groups = [held(A100, model=tiny), held(V100, model=tiny)]
     with pytest.raises(PlanningError, match="no pipeline divides"):
-        search_mixed(groups, 7)
+        search_mixed(groups, 7, space=SearchSpace(cp=1))
 
 
 def told(tp: int, pp: int, micro: int = 2, **more: Any) -> SearchSpace:
@@ -230,7 +230,7 @@ def test_two_groups_of_one_machine_take_what_one_group_takes(data: st.DataObject
     space = SearchSpace(
         tp=tp, pp=pp, micro_batch=layout.micro_batch, zero_stages=(layout.zero_stage,),
         accumulation_steps=layout.accumulation_steps, recomputes=(layout.recompute,),
-        stage_layers=(MODEL.layers // pp,) * pp,
+        stage_layers=(MODEL.layers // pp,) * pp, cp=1, ep=1, may_shard_in_nodes=False,
     )  # fmt: skip
     whole = problem.evaluate(layout)
     groups = [MachineGroup(problem=problem, nodes=1)] * 2

@@ -5,7 +5,6 @@ from .frameworks import broken_rule as broken_rule
 from .frameworks import frameworks_of as frameworks_of
 from .frameworks import is_runnable as is_runnable
 from .frameworks import layout_columns as layout_columns
-from .mixed import MOST_MICRO_BATCH as MOST_MICRO_BATCH
 from .mixed import MachineGroup as MachineGroup
 from .mixed import MixedPlan as MixedPlan
 from .mixed import search_mixed as search_mixed

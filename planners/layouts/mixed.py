@@ -2,34 +2,34 @@
 
 | here               | meaning                                                                |
 |--------------------|------------------------------------------------------------------------|
-| ``width``          | D: data-parallel ranks, the same in every stage                        |
-| ``tp_g``, ``pp_g`` | tensor-parallel degree and stages of group g: D tp_g pp_g = its devices |
+| ``pp_g``           | stages of group g                                                      |
 | ``layer_s``        | forward and backward of one layer and micro-batch in a group [s]       |
 | ``most``           | layers that fit into a stage of the group                              |
 | ``slowest_s``      | the longest stage, to be made as short as possible [s]                 |
 
-Every choice of D, tp per group, micro-batch, recomputation, ZeRO stage and order of the groups is
-a column (n,); lists are by group. step = the stages, the fullest of each group + (m-1) x the
-slowest + m x the slowest send + the slowest group's reduction and optimizer: each of them, and
-memory, by the law of one kind of machine (``planners.layouts.time``, ``planners.memory``), asked
-of a model of which every stage has as many layers as the group's. So groups of one kind take what
-``LayoutProblem`` says of them as one.
+Every layout of equal machines (``planners.layouts.problem``) that runs 1F1B, with any number of
+stages, and every order of the groups is a column (n,); lists are by group. step = the stages, the
+fullest of each group + (m-1) x the slowest + m x the slowest send + the slowest group's reduction
+and optimizer: each of them, and memory, by the law of one kind of machine (``planners.layouts``,
+``planners.memory``), asked of a model of which every stage has as many layers as the group's. So
+groups of one kind take what ``LayoutProblem`` says of them as one.
 
 A stage time is a whole number of layers of its group, the last one's a whole number and the head.
 The least limit under which all layers find room is one of those: per group it is found by halving.
 
 Each group holds its own stages, or stages span groups: ranks are counted through the groups in
-order, as Megatron-LM counts them, and a stage is the next D tp of them. Micro-batches are shared
+order, as Megatron-LM counts them, and a stage is the next of them. Micro-batches are shared
 evenly, so a stage of several kinds is as slow, and has as much room, as the least of them. The
 columns of such a choice have stages of a *set* of groups where others have stages of a group.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import reduce
-from itertools import groupby, permutations, product
+from itertools import groupby, permutations
 from typing import Final
 
 import numpy as np
@@ -37,7 +37,6 @@ from numpy.typing import NDArray
 
 from advisor.planners.core import (
     GIB,
-    RECOMPUTES,
     Floats,
     Layout,
     Layouts,
@@ -46,8 +45,18 @@ from advisor.planners.core import (
     Transformer,
     impossible,
     refused,
+    select,
 )
-from advisor.planners.layouts.problem import LayoutProblem, SearchSpace, divisors
+from advisor.planners.layouts.problem import (
+    LayoutProblem,
+    SearchSpace,
+    axis_part,
+    block,
+    layout_at,
+    recomputes,
+    shards,
+    splits,
+)
 from advisor.planners.layouts.search import check_sizes
 from advisor.planners.layouts.time import (
     StageTimes,
@@ -62,58 +71,19 @@ from advisor.planners.memory import needed_bytes
 Ints = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MixedColumns:
-    """Candidates: the width (data-parallel ranks), micro-batch and choices all groups share."""
-
-    # width, micro_batch, steps, recompute, zero_stage: (n,)
-    width: Ints
-    micro_batch: Ints
-    steps: Ints
-    recompute: Ints
-    zero_stage: Ints
-    # tp, pp: (n,); tensor-parallel degree and stages, by group in pipeline order
-    tp: list[Ints]
-    pp: list[Ints]
-
-    @property
-    def stages(self) -> Ints:
-        """Stages of all groups together."""
-        total: Ints = np.sum(self.pp, axis=0)
-        return total
-
-    def layouts(self, group: int) -> Layouts:
-        """Return the layout model's columns of one group's stages."""
-        return Layouts(
-            dp=self.width,
-            tp=self.tp[group],
-            pp=self.stages,
-            micro_batch=self.micro_batch,
-            accumulation_steps=self.steps,
-            shard_group=self.width,
-            zero_stage=self.zero_stage,
-            recompute=self.recompute,
-            is_sequence_parallel=self.tp[group] > 1,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Held:
     """The stages of one group, or of a set of groups, as candidates have them."""
 
     kinds: Sequence[LayoutProblem]  # the machines that hold them
-    columns: MixedColumns
+    layouts: Layouts
+    pp: Sequence[Ints]  # stages of each group, or set of groups, in pipeline order
     place: int  # in pipeline order
-
-    @property
-    def layouts(self) -> Layouts:
-        """The layout model's columns."""
-        return self.columns.layouts(self.place)
 
     @property
     def is_last(self) -> bool:
         """Whether the last stage, with the head, is among them."""
-        return self.place == len(self.columns.pp) - 1
+        return self.place == len(self.pp) - 1
 
     def times(self) -> StageTimes:
         """Return what a layer takes and what is sent, on the slowest kind."""
@@ -123,17 +93,19 @@ class _Held:
         """Return the model of which every stage has so many layers, and the tables as here."""
         whole = self.kinds[0].shapes
         tables = whole.vocabulary if self.is_last or self.place == 0 else 0
-        return replace(whole, layers=layers * self.columns.stages, vocabulary=tables)
+        return replace(
+            whole, layers=layers * np.asarray(self.layouts.pp, np.int64), vocabulary=tables
+        )
 
     def needed_bytes(self, layers: Ints) -> Floats:
         """Return what the fullest device needs for so many layers a stage."""
-        one, columns = self.kinds[0], self.columns
+        one = self.kinds[0]
         # A group's first stage holds most: as many micro-batches as stages follow it, and itself.
-        behind = columns.stages - np.sum(columns.pp[: self.place], axis=0)
+        behind = self.layouts.pp - np.sum(self.pp[: self.place], axis=0)
         return needed_bytes(
             self.shapes(layers), self.layouts, one.software, one.memory,
             stage="fullest" if self.is_last else "first",
-            held=np.minimum(behind, columns.steps),
+            held=np.minimum(behind, self.layouts.accumulation_steps),
         )  # fmt: skip
 
     @property
@@ -143,7 +115,7 @@ class _Held:
 
     def most(self) -> Ints:
         """Return the layers that fit into a stage; 0 where not even one does."""
-        low = np.zeros_like(self.columns.width)
+        low = np.zeros(np.shape(self.layouts.dp), np.int64)
         high = np.full_like(low, self.kinds[0].transformer.layers)
         while (low < high).any():
             middle = (low + high + 1) // 2
@@ -154,7 +126,7 @@ class _Held:
     def ending_s(self, layers: Ints, one: StageTimes) -> Floats:
         """Return the exposed reductions of so many layers a stage, and their update [s]."""
         shapes = self.shapes(layers)
-        computed = self.columns.steps * (layers * one.busy_s + one.head_s)
+        computed = self.layouts.accumulation_steps * (layers * one.busy_s + one.head_s)
         cases = [replace(kind.case(self.layouts), shapes=shapes) for kind in self.kinds]
         reduced = [data_parallel_s(case, layers * one.backward_s, computed) for case in cases]
         return slowest(reduced) + slowest([optimizer_s(case) for case in cases])
@@ -212,7 +184,6 @@ def apportion(
 
 
 _EVERYTHING: Final = SearchSpace()
-MOST_MICRO_BATCH: Final = 64
 # Groups in every order up to here (24 orders); more kinds of machine stay in the order given.
 _MOST_PERMUTED: Final = 4
 
@@ -249,14 +220,12 @@ class MixedPlan:
 
 
 def search_mixed(
-    groups: Sequence[MachineGroup], global_batch: int, *, same_tp: bool = False,
-    space: SearchSpace = _EVERYTHING,
-) -> MixedPlan:  # fmt: skip
+    groups: Sequence[MachineGroup], global_batch: int, *, space: SearchSpace = _EVERYTHING
+) -> MixedPlan:
     """Return the fastest pipeline over all groups.
 
-    ``groups``: of the same transformer; dense: experts are not spread over unlike machines;
-    ``same_tp``: one tensor-parallel degree for all groups: what Megatron-LM can run; False by
-    default; ``space``: what may be chosen; ``pp`` counts the stages of all groups.
+    ``groups``: of the same transformer; ``space``: what may be chosen; ``pp`` counts the stages of
+    all groups.
 
     Raises PlanningError if sizes make no sense, nothing divides, or nothing fits.
     """
@@ -272,27 +241,20 @@ def search_mixed(
     best: MixedPlan | None = None
     considered = fitting = 0
     shortest = np.inf
+    candidates = _candidates(groups, global_batch, space)
     for order in _orders(len(groups)):
-        ordered = [groups[i] for i in order]
-        for spans, table in (
-            *_candidates(transformer, ordered, global_batch, same_tp, space),
-            *_spanning(transformer, ordered, global_batch, space),
-        ):
-            columns = _admitted(groups[0].problem, _columns(table), table)
-            if not columns.width.size:
-                continue
-            kinds = [[ordered[i].problem for i in span] for span in spans]
-            found = _evaluate(kinds, columns, nodes, space.stage_layers)
-            considered += columns.width.size
+        for spans, layouts, pp in _placed([groups[i].devices for i in order], candidates):
+            held = [
+                _Held([groups[order[i]].problem for i in span], layouts, pp, k)
+                for k, span in enumerate(spans)
+            ]
+            found = _evaluate(held, nodes, cut)
+            considered += found.step_s.size
             fitting += int(np.count_nonzero(np.isfinite(found.step_s)))
             shortest = min(shortest, float(found.missing_bytes.min()))
             row = int(np.argmin(found.step_s))
-            if np.isfinite(found.step_s[row]) and (
-                best is None or found.step_s[row] < best.step_s
-            ):
-                best = _describe(
-                    order, spans, columns, found, row, transformer.layers, space.stage_layers
-                )
+            if found.step_s[row] < (np.inf if best is None else best.step_s):
+                best = _describe(order, spans, held, found, row, cut)
     if best is None:
         raise _nothing(transformer, groups, considered, shortest)
     return replace(best, considered=considered, fitting=fitting)
@@ -322,130 +284,52 @@ def _nothing(
     )
 
 
-Spans = tuple[tuple[int, ...], ...]  # which groups hold the stages of each column of ``tp``
+def _candidates(groups: Sequence[MachineGroup], global_batch: int, space: SearchSpace) -> Layouts:
+    """Return the layouts of equal machines that their framework runs, columns of shape (n,)."""
+    one = groups[0].problem
+    joined = math.gcd(*(int(g.problem.machines.devices_per_node) for g in groups))
+    pp = len(space.stage_layers) if space.pp is None and space.stage_layers else space.pp
+    space = replace(
+        space, pp=pp, max_tp=min(space.max_tp, joined), schedules=("1f1b",), offloads=(),
+        cuts_unevenly=True,
+    )  # fmt: skip
+    axis = splits(one.transformer, sum(g.devices for g in groups), global_batch, space)
+    part = axis_part(axis, slice(None))
+    layouts, valid = block(part, recomputes(space), shards(space), joined)
+    if one.admits is not None:
+        # Rules about cutting layers into stages evenly do not hold of other cuts.
+        valid = valid & one.admits(replace(layouts, pp=np.minimum(layouts.pp, 2)))
+    columns = {f.name: getattr(layouts, f.name) for f in fields(Layouts)}
+    shape = np.broadcast_shapes(valid.shape, *(np.shape(one) for one in columns.values()))
+    rows = np.broadcast_to(valid, shape)
+    return Layouts(**{name: np.broadcast_to(one, shape)[rows] for name, one in columns.items()})
 
 
-def _shared_choices(
-    width: int, global_batch: int, space: SearchSpace
-) -> list[tuple[int, int, int, int, int]]:
-    """Return width, micro-batch, micro-batches, recomputation and ZeRO stage of all choices."""
-    modes = [i for i, name in enumerate(RECOMPUTES) if name in space.recomputes]
-    stages = list(space.zero_stages)
-    several = [zero for zero in stages if zero or not space.always_shards]
-    if (
-        space.cp not in (None, 1)
-        or space.ep not in (None, 1)
-        or max(space.min_cp, space.min_ep) > 1
-        or global_batch % width
-    ):
-        return []  # neither is spread over unlike machines
-    each = global_batch // width
-    most_micro = max(min(MOST_MICRO_BATCH, space.max_micro_batch), space.micro_batch or 1)
-    return [
-        (width, micro, each // micro, recompute, zero)
-        for micro in divisors(each, most_micro)
-        if space.micro_batch in (None, micro) and space.accumulation_steps in (None, each // micro)
-        for recompute in modes
-        for zero in (several if width > 1 else stages[:1])
-    ]
+# Which groups hold each run of stages.
+Spans = tuple[tuple[int, ...], ...]
 
 
-def _spanning(
-    transformer: Transformer, groups: Sequence[MachineGroup], global_batch: int,
-    space: SearchSpace,
-) -> Iterator[tuple[Spans, Ints]]:  # fmt: skip
-    """Yield the choices in which some stage has devices of several groups, tp the same in all."""
-    ends = np.cumsum([g.devices for g in groups])
-    total = int(ends[-1])
-    narrowest = int(np.gcd.reduce([int(g.problem.machines.devices_per_node) for g in groups]))
-    for tp in divisors(narrowest):
-        if (
-            transformer.heads % tp
-            or space.tp not in (None, tp)
-            or not space.min_tp <= tp <= space.max_tp
-        ):
-            continue
-        for width in divisors(total // tp):
-            stages = total // tp // width
-            if stages > transformer.layers or space.pp not in (None, stages):
-                continue
-            if stages < space.min_pp:
-                continue
-            starts = np.arange(stages) * width * tp
-            first = np.searchsorted(ends, starts, "right").tolist()
-            last = np.searchsorted(ends, starts + width * tp - 1, "right").tolist()
-            of_stage = [tuple(range(a, b + 1)) for a, b in zip(first, last, strict=True)]
-            if all(len(one) == 1 for one in of_stage):
-                continue  # each group holds its own
-            runs = [(span, len(list(same))) for span, same in groupby(of_stage)]
-            rows = _shared_choices(width, global_batch, space)
-            if rows:
-                degrees = [degree for _, pp in runs for degree in (tp, pp)]
-                table = np.array([(*row, *degrees) for row in rows], dtype=np.int64)
-                yield tuple(span for span, _ in runs), table
+def _placed(
+    devices: Sequence[int], candidates: Layouts
+) -> Iterator[tuple[Spans, Layouts, list[Ints]]]:
+    """Yield candidates whose stages lie on the same groups, and the stages of each such run.
 
-
-def _candidates(
-    transformer: Transformer,
-    groups: Sequence[MachineGroup],
-    global_batch: int,
-    same_tp: bool,
-    space: SearchSpace,
-) -> Iterator[tuple[Spans, Ints]]:
-    """Yield the choices in which each group holds its own stages, if there are any."""
-    common = int(np.gcd.reduce([g.devices for g in groups]))
-    rows = []
-    for width in divisors(common):
-        shared = _shared_choices(width, global_batch, space)
-        if not shared:
-            continue
-        of_groups = [
-            [
-                (tp, g.devices // width // tp)
-                for tp in divisors(g.devices // width, int(g.problem.machines.devices_per_node))
-                if transformer.heads % tp == 0
-                and space.tp in (None, tp)
-                and space.min_tp <= tp <= space.max_tp
-            ]
-            for g in groups
-        ]
-        for choice in product(*of_groups):
-            if same_tp and len({tp for tp, _ in choice}) > 1:
-                continue
-            total = sum(pp for _, pp in choice)
-            if space.pp not in (None, total) or total < space.min_pp:
-                continue
-            if total <= transformer.layers:
-                degrees = [degree for pair in choice for degree in pair]
-                rows += [(*one, *degrees) for one in shared]
-    if rows:
-        yield tuple((i,) for i in range(len(groups))), np.array(rows, dtype=np.int64)
-
-
-def _admitted(problem: LayoutProblem, columns: MixedColumns, table: Ints) -> MixedColumns:
-    """Return the candidates whose stages the problem's framework runs."""
-    if problem.admits is None:
-        return columns
-    runs = np.ones(columns.width.shape, bool)
-    for place in range(len(columns.tp)):
-        layouts = columns.layouts(place)
-        # Rules about cutting layers into stages evenly do not hold of a cut that is given.
-        runs &= problem.admits(replace(layouts, pp=np.minimum(layouts.pp, 2)))
-    return _columns(table[runs])
-
-
-def _columns(table: Ints) -> MixedColumns:
-    """Return rows of the shared choices, and of tp and pp of every column of stages."""
-    held = (table.shape[1] - 5) // 2
-    return MixedColumns(
-        width=table[:, 0],
-        micro_batch=table[:, 1],
-        steps=table[:, 2],
-        recompute=table[:, 3],
-        zero_stage=table[:, 4],
-        tp=[table[:, 5 + 2 * i] for i in range(held)],
-        pp=[table[:, 6 + 2 * i] for i in range(held)],
-    )
+    ``devices``: of the groups in pipeline order.
+    """
+    ends, stages = np.cumsum(devices), np.asarray(candidates.pp)
+    by_spans: dict[Spans, dict[int, tuple[int, ...]]] = {}
+    for pp in np.unique(stages).tolist():
+        each = int(ends[-1]) // pp
+        starts = np.arange(pp) * each
+        first = np.searchsorted(ends, starts, "right").tolist()
+        last = np.searchsorted(ends, starts + each - 1, "right").tolist()
+        of_stage = (tuple(range(a, b + 1)) for a, b in zip(first, last, strict=True))
+        runs = [(span, len(list(same))) for span, same in groupby(of_stage)]
+        by_spans.setdefault(tuple(span for span, _ in runs), {})[pp] = tuple(n for _, n in runs)
+    for spans, counts in by_spans.items():
+        layouts = select(candidates, np.flatnonzero(np.isin(stages, list(counts))))
+        table = np.array([counts[pp] for pp in np.asarray(layouts.pp).tolist()])
+        yield spans, layouts, list(table.T)
 
 
 @dataclass(frozen=True, slots=True)
@@ -464,14 +348,14 @@ class _Evaluated:
 
 
 def _as_cut(
-    cut: Sequence[int], columns: MixedColumns, layer_s: Sequence[Floats], most: Sequence[Ints],
+    cut: Sequence[int], pp: Sequence[Ints], layer_s: Sequence[Floats], most: Sequence[Ints],
     head_s: Floats,
 ) -> tuple[list[Ints], Ints, Floats, Floats]:  # fmt: skip
     """Return what ``apportion`` does, and all stages in a row, where the cut is given."""
-    counts = [np.zeros_like(columns.width) for _ in layer_s]
+    counts = [np.zeros_like(one) for one in pp]
     row = np.array(head_s)
-    longest = np.where(columns.stages == len(cut), 0.0, np.inf)
-    ends = np.cumsum(columns.pp, axis=0)
+    ends = np.cumsum(pp, axis=0)
+    longest = np.where(ends[-1] == len(cut), 0.0, np.inf)
     for stage, layers in enumerate(cut):
         of = np.argmax(ends > stage, axis=0)
         for k, one in enumerate(layer_s):
@@ -481,45 +365,41 @@ def _as_cut(
             took = layers * one + (head_s if stage == len(cut) - 1 else 0.0)
             took = np.where(layers <= most[k], took, np.inf)
             longest = np.where(here, np.maximum(longest, took), longest)
-    last = np.full(columns.width.shape, cut[-1], dtype=np.int64)
+    last = np.full(row.shape, cut[-1], dtype=np.int64)
     return counts, last, longest, row
 
 
-def _evaluate(
-    kinds: Sequence[Sequence[LayoutProblem]], columns: MixedColumns, nodes: int,
-    cut: Sequence[int] | None = None,
-) -> _Evaluated:  # fmt: skip
-    """Evaluate the columns.
+def _evaluate(held: Sequence[_Held], nodes: int, cut: Sequence[int] | None) -> _Evaluated:
+    """Evaluate the candidates.
 
-    ``kinds``: of every column of stages, the kinds that hold it; ``nodes``: of all kinds;
-    ``cut``: layers by stage, where they are given.
+    ``nodes``: of all kinds; ``cut``: layers by stage, where they are given.
     """
-    held = [_Held(kinds=one, columns=columns, place=k) for k, one in enumerate(kinds)]
-    layers_in_all = kinds[0][0].transformer.layers
-    times = [one.times() for one in held]
+    layouts, pp, one = held[0].layouts, held[0].pp, held[0].kinds[0]
+    in_all, m = one.transformer.layers, np.asarray(layouts.accumulation_steps)
+    times = [stages.times() for stages in held]
     layer_s = [t.busy_s + t.inside_s for t in times]
-    head = np.broadcast_to(times[-1].head_s, columns.width.shape)
-    most = [one.most() for one in held]
+    head = np.broadcast_to(times[-1].head_s, m.shape)
+    most = [stages.most() for stages in held]
     if cut is not None:
-        layers, last, longest, row = _as_cut(cut, columns, layer_s, most, head)
+        layers, last, longest, row = _as_cut(cut, pp, layer_s, most, head)
     else:
-        layers, last, longest = apportion(layers_in_all, columns.pp, layer_s, most, head)
-        in_stages = zip(columns.pp, layers, layer_s, strict=True)
+        layers, last, longest = apportion(in_all, pp, layer_s, most, head)
+        in_stages = zip(pp, layers, layer_s, strict=True)
         row = head + np.sum([p * n * t for p, n, t in in_stages], axis=0)
     fits = np.isfinite(longest)
     layers = [np.maximum(n, 1) for n in layers]
-    line = row + (columns.steps - 1) * np.where(fits, longest, 0.0)
-    endings = [one.ending_s(n, t) for one, n, t in zip(held, layers, times, strict=True)]
-    network = columns.steps * slowest([t.send_s for t in times]) + slowest(endings)
-    slow = straggling(kinds[0][0].parameters, np.asarray(float(nodes)))
-    share = np.ceil(layers_in_all / columns.stages).astype(np.int64)
-    short = [one.needed_bytes(share) - one.capacity_bytes for one in held]
+    line = row + (m - 1) * np.where(fits, longest, 0.0)
+    endings = [stages.ending_s(n, t) for stages, n, t in zip(held, layers, times, strict=True)]
+    network = m * slowest([t.send_s for t in times]) + slowest(endings)
+    slow = straggling(one.parameters, np.asarray(float(nodes)))
+    share = np.ceil(in_all / np.asarray(layouts.pp)).astype(np.int64)
+    short = [stages.needed_bytes(share) - stages.capacity_bytes for stages in held]
     return _Evaluated(
         step_s=np.where(fits, (line + network) * slow, np.inf),
         missing_bytes=np.maximum(reduce(np.maximum, short), 0.0),
         layer_s=layer_s,
         layers=layers,
-        needed_bytes=[one.needed_bytes(n) for one, n in zip(held, layers, strict=True)],
+        needed_bytes=[stages.needed_bytes(n) for stages, n in zip(held, layers, strict=True)],
         last=last,
         head_s=head,
         network_s=(line + network) * slow - line,
@@ -527,21 +407,19 @@ def _evaluate(
 
 
 def _describe(
-    order: tuple[int, ...],
-    spans: Spans,
-    columns: MixedColumns,
-    found: _Evaluated,
-    row: int,
-    layers: int,
+    order: tuple[int, ...], spans: Spans, held: Sequence[_Held], found: _Evaluated, row: int,
     cut: Sequence[int] | None,
-) -> MixedPlan:
-    counts, speed = [], []
-    for n, pp, layer_s in zip(found.layers, columns.pp, found.layer_s, strict=True):
-        counts += [int(n[row])] * int(pp[row])
-        speed += [float(layer_s[row])] * int(pp[row])
+) -> MixedPlan:  # fmt: skip
+    pp = [int(one[row]) for one in held[0].pp]
+    counts = [
+        n for one, many in zip(found.layers, pp, strict=True) for n in [int(one[row])] * many
+    ]
+    speed = [
+        t for one, many in zip(found.layer_s, pp, strict=True) for t in [float(one[row])] * many
+    ]
     counts[-1] = int(found.last[row])
     counts = counts if cut is None else list(cut)
-    while sum(counts) > layers:
+    while sum(counts) > held[0].kinds[0].transformer.layers:
         # The group slowest a layer first, its fullest and latest stage.
         spare = [i for i, n in enumerate(counts) if n > 1]
         least = max(speed[i] for i in spare)
@@ -551,24 +429,13 @@ def _describe(
     stage_s[-1] += float(found.head_s[row])
     used = [float(one[row]) for one in found.needed_bytes]
     holding = [[k for k, span in enumerate(spans) if group in span] for group in range(len(order))]
+    whole = layout_at(held[0].layouts, (row,), found.step_s.shape)
     return MixedPlan(
         order=order,
         groups_by_stage=tuple(
-            span for span, pp in zip(spans, columns.pp, strict=True) for _ in range(int(pp[row]))
+            span for span, many in zip(spans, pp, strict=True) for _ in range(many)
         ),
-        layouts=tuple(
-            Layout(
-                dp=int(columns.width[row]),
-                tp=int(columns.tp[own[0]][row]),
-                pp=int(sum(columns.pp[k][row] for k in own)),
-                micro_batch=int(columns.micro_batch[row]),
-                accumulation_steps=int(columns.steps[row]),
-                zero_stage=int(columns.zero_stage[row]),
-                recompute=RECOMPUTES[int(columns.recompute[row])],
-                is_sequence_parallel=bool(columns.tp[own[0]][row] > 1),
-            )
-            for own in holding
-        ),
+        layouts=tuple(replace(whole, pp=sum(pp[k] for k in own)) for own in holding),
         layers=tuple(counts),
         step_s=float(found.step_s[row]),
         network_s=float(found.network_s[row]),

@@ -85,6 +85,8 @@ class SearchSpace:
     accumulation_steps: int | None = None
     # the question leaves a degree open that is fixed here, to look at one family of layouts
     is_part: bool = False
+    # stages may hold unlike numbers of layers: over unlike machines
+    cuts_unevenly: bool = False
     # layers of each stage over unlike machines; None leaves the cut to the planner
     stage_layers: tuple[int, ...] | None = None
     schedules: tuple[Schedule, ...] = ("1f1b", "gpipe", "interleaved")
@@ -147,7 +149,8 @@ def degrees(
         for pp in divisors(devices // tp, min(_MOST_STAGES, shape.layers)):
             if pp < space.min_pp:
                 continue
-            if not fills_stages(shape.layers, pp) or space.pp not in (None, pp):
+            fills = space.cuts_unevenly or fills_stages(shape.layers, pp)
+            if not fills or space.pp not in (None, pp):
                 continue
             for cp in divisors(devices // tp // pp, _MOST_CP):
                 dp = devices // tp // pp // cp

@@ -28,8 +28,8 @@ from advisor.estimate.knowledge.laws import operator_units, units_of
 from advisor.estimate.ways.model_parallel import on_machine
 from advisor.planners.core import RECOMPUTES, Layouts
 from advisor.planners.layouts import (
-    MOST_MICRO_BATCH,
     LayoutProblem,
+    SearchSpace,
     calibrated,
     data_parallel_s,
     divisors,
@@ -130,7 +130,9 @@ def _least_layers_s(problem: LayoutProblem) -> float:
     """Return a sample's least device-seconds in all layers, in stages of one width [s]."""
     per_node, shape = int(problem.machines.devices_per_node), problem.transformer
     degrees = np.array([d for d in divisors(per_node) if shape.heads % d == 0])
-    tp, micro = (x.ravel() for x in np.meshgrid(degrees, np.arange(1, MOST_MICRO_BATCH + 1)))
+    tp, micro = (
+        x.ravel() for x in np.meshgrid(degrees, np.arange(1, SearchSpace().max_micro_batch + 1))
+    )
     case = problem.case(replace(_ONE, tp=tp, pp=2, micro_batch=micro, is_sequence_parallel=tp > 1))
     layer = calibrated(layer_times(case), problem.device_factor)
     busy = layer.forward_s + layer.backward_s + tensor_parallel_s(case)

@@ -86,11 +86,11 @@ def _found(case: OnGroups, groups: Sequence[MachineGroup]) -> MixedPlan:
     """Return the fastest of what the stack does; of all, where nobody named one that can."""
     first, *others = stack_spaces(case.space, case.model.work.setup)
     try:
-        return search_mixed(groups, case.global_batch, same_tp=True, space=first)
+        return search_mixed(groups, case.global_batch, space=first)
     except PlanningError:
         if not others:
             raise
-        return search_mixed(groups, case.global_batch, same_tp=True, space=others[-1])
+        return search_mixed(groups, case.global_batch, space=others[-1])
 
 
 # By whether a stage spans groups.
