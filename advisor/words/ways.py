@@ -32,7 +32,7 @@ def show(record: Record, *, width: int | None = None) -> str:
     best, *others = record["plans"]
     groups = record["cluster"]["groups"]
     lines = [f"{_machines(record)}, batch {record['global_batch']}, {record['subject']}"]
-    if record["considered"]:
+    if record["fitting"]:
         lines.append(
             f"{counted(record['considered'], 'layout')} considered, {record['fitting']:,} fit"
         )

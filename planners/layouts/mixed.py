@@ -273,9 +273,8 @@ def _nothing(
     if not considered:
         return impossible(
             f"no pipeline divides {devices} devices, {transformer.heads} heads, "
-            f"{transformer.layers} layers and the batch: every group needs as many data-parallel "
-            "ranks as the others",
-            "choose machine counts with a common divisor, or a batch with more divisors",
+            f"{transformer.layers} layers and the batch, or none that its framework runs",
+            "leave degrees and ZeRO stage open, or choose a batch with more divisors",
         )
     return impossible(
         f"no pipeline over {devices} devices fits: the nearest misses by {missing / GIB:.1f} GiB "

@@ -45,6 +45,7 @@ from advisor.planners.memory import (
     host_bytes,
     memory_bytes,
     needed_bytes,
+    parameter_bytes,
 )
 from advisor.planners.step import layer_times
 
@@ -573,7 +574,7 @@ class LayoutProblem(LayoutConditions):
         devices = np.asarray(devices, float)
         software, machines = self.software, self.machines
         parameters = float(device_parameters(self.shapes, _ONE_DEVICE))
-        state_bytes = self._state_bytes()
+        state_bytes = self.least_state_bytes()
         nodes = devices / float(machines.devices_per_node)
         context = min(self.memory.alone_context_bytes, self.memory.context_bytes)
         room = devices * (self.capacity_bytes - context)
@@ -585,15 +586,10 @@ class LayoutProblem(LayoutConditions):
         least_s = np.where(state_bytes <= room, computing_s, with_hosts_s)
         return np.asarray(np.where(state_bytes > most, np.inf, least_s))
 
-    def _state_bytes(self) -> float:
-        software = self.software
-        trained = float(software.gradient_bytes) + float(software.optimizer_state_bytes)
-        each = float(software.weight_bytes) + self.trained_share * trained
-        return float(device_parameters(self.shapes, _ONE_DEVICE)) * each
-
     def least_state_bytes(self) -> float:
         """Return what the state takes of all devices together, one copy of it [bytes]."""
-        return self._state_bytes()
+        each = parameter_bytes(_ONE_DEVICE, self.software, self.shapes, np.ones(()))
+        return float(device_parameters(self.shapes, _ONE_DEVICE) * each)
 
     def least_device_s_per_sample(self) -> float:
         """Return device-seconds that a sample takes at least, in any layout [s].

@@ -294,6 +294,8 @@ def _nothing_divides(
 
 def _said(name: str, value: object) -> str:
     """Return what is fixed, as the options of the command line call it."""
+    if value == ():
+        return f"no {_WORDS.get(name, name)}"
     shown = ", ".join(map(str, value)) if isinstance(value, tuple) else value
     return f"{_WORDS.get(name, name)} {shown}"
 

@@ -7,8 +7,9 @@
 | ``tokens``     | s b     | tokens of one micro-batch on one device                              |
 | ``h, f, a``    | h, -, a | width of the residual stream, of the feed-forward block, heads       |
 
-``layout_memory`` asks them of transformers in a framework, ``training_memory`` and ``unit_memory``
-of recorded or described work. They hand in different constants, each where it says why.
+``state_bytes`` is the one equation of the state by ZeRO stage: of transformers in a framework
+(``needed_bytes``), and of recorded or described work (``recorded_steps``). They hand in different
+constants, each where it says why.
 
 References
 ----------
@@ -301,9 +302,9 @@ def _kept_by_deepspeed(
     that lie on the host pass through the bucket.
     """
     zero, moves = np.asarray(layouts.zero_stage), _moves_gradients(layouts, software, ranks)
-    shard = np.asarray(software.gradient_shard_bytes, float) / np.where(zero == 1, ranks, 1.0)
+    cast = state_bytes(0, 0, software.gradient_shard_bytes * held, dp=ranks, zero_stage=zero)
     bucket = 4.0 * np.minimum(held, software.reduce_bucket_elements)
-    cast = np.where((zero < 2) & ~moves, shard * held, 0.0)
+    cast = np.where((zero < 2) & ~moves, cast, 0.0)
     return np.asarray(cast + np.where((zero == 1) | moves, bucket, 0.0))
 
 
@@ -399,9 +400,9 @@ def _absent_bytes(
         return None
     tables = stage_tables(shapes, layouts)
     held = held_parameters(shapes, layouts, layers=layers, tables=tables)
-    shared = np.where(np.asarray(layouts.zero_stage) >= 2, shard_ranks(layouts), 1.0)
-    gradients = held * shapes.trained_share * software.gradient_bytes / shared
-    return np.where(is_absent, gradients, 0.0)
+    gradients = held * shapes.trained_share * software.gradient_bytes
+    shared = state_bytes(0, gradients, 0, dp=shard_ranks(layouts), zero_stage=layouts.zero_stage)
+    return np.where(is_absent, shared, 0.0)
 
 
 def _passing_bytes(
