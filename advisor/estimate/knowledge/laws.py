@@ -18,6 +18,7 @@ from functools import cached_property
 from typing import Final, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from advisor.catalogue import Catalogue
 from advisor.estimate.case import Constants, StepCase, is_laid_out_by_shape
@@ -248,7 +249,7 @@ class ModelOn:
 
 
 def replica(
-    micro_batch: Column, workers: int = 1, *, steps: Column = 1, zero_stage: int = 0,
+    micro_batch: Column, workers: int = 1, *, steps: Column = 1, zero_stage: Column = 0,
     kept: Kept = "kept",
 ) -> Layouts:  # fmt: skip
     """Return data-parallel workers that hold the whole model, as columns of the layout model."""
@@ -402,10 +403,11 @@ class LayoutLaw:
         """Return what the whole model takes on one of data-parallel workers [bytes]."""
         return self._problem.needed_bytes(replica)
 
-    def runs(self, replica: Layouts) -> bool:
-        """Whether a framework runs data-parallel workers so."""
+    def runs(self, replica: Layouts) -> NDArray[np.bool_]:
+        """Return where a framework runs data-parallel workers so."""
         admits = self._problem.admits
-        return admits is None or bool(np.all(admits(replica)))
+        shape = np.shape(replica.zero_stage)
+        return np.broadcast_to(True if admits is None else admits(replica), shape)
 
     def gather_s(self, groups: Sequence[ClusterGroup], layer_bytes: float) -> float:
         """Return gathering (or scattering) one layer over all devices of the groups [s]."""
@@ -509,8 +511,9 @@ class OperatorLaw:
                 accumulates=np.asarray(replica.accumulation_steps) > 1,
             )  # fmt: skip
         each = float(table.kept_bytes(1, kept).sum() + table.live_bytes(1, kept))
-        held = float(self.state_bytes(table, int(dp), int(zero)).sum())
-        return held + memory.slack * micro * each + base_bytes(work, micro, memory)
+        by_stage = [self.state_bytes(table, int(dp), stage).sum() for stage in range(4)]
+        held = np.array(by_stage)[np.asarray(zero)]
+        return np.asarray(held + memory.slack * micro * each + base_bytes(work, micro, memory))
 
     def gather_s(self, groups: Sequence[ClusterGroup], layer_bytes: float) -> float:
         """Return gathering (or scattering) one layer over all devices of the groups [s]."""

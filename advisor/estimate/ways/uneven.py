@@ -21,7 +21,6 @@ from advisor.estimate.plan import Choice
 from advisor.estimate.unlike.groups import ALONE, OnGroups, fullest
 from advisor.planners.core import GIB, Column, Floats, Layouts, PlanningError, Recompute
 from advisor.planners.memory import Kept
-from advisor.planners.step import UnitTimes
 from advisor.planners.systems import (
     CephaloConstants,
     MicroBatchCurve,
@@ -48,9 +47,9 @@ class _Split:
     kept: Kept
     samples: Ints
     steps: Ints
+    largest: Ints  # micro-batch of so many samples, (groups, batch)
     compute_s: Floats
     whole: ReducedStep
-    even_step_s: float
 
 
 def uneven_batches(case: OnGroups) -> Choice:
@@ -63,6 +62,7 @@ def uneven_batches(case: OnGroups) -> Choice:
     groups, model = case.groups, case.model
     found = _best(case)
     samples, steps = found.samples, found.steps
+    even = np.full(len(groups), -(-case.global_batch // case.cluster.devices))
     by_device = {g.label: int(b) for g, b in zip(groups, samples, strict=True)}
     return case.choice(
         NAME,
@@ -80,7 +80,9 @@ def uneven_batches(case: OnGroups) -> Choice:
             "recompute": _RECOMPUTES[found.kept],
             "compute_s": {g.label: float(t) for g, t in zip(groups, found.compute_s, strict=True)},
             "reduction_s": found.whole.exposed_s,
-            "even_step_s": found.even_step_s,
+            "even_step_s": _with(
+                case, found.zero_stage, found.kept, even, found.largest
+            ).whole.step_s,
         },
         commands=_commands(case, samples, steps),
         notes=(NOTE, *_how(found)),
@@ -117,15 +119,17 @@ def _best(case: OnGroups) -> _Split:
     """
     space, devices, law = case.space, case.cluster.devices, case.model.law
     least = 1 if space.always_shards and max(space.zero_stages) > 0 else 0
-    stages = [zero for zero in space.zero_stages if zero >= least][: None if devices > 1 else 1]
+    able = [zero for zero in space.zero_stages if zero >= least][: None if devices > 1 else 1]
     found: list[_Split] = []
     problem = PlanningError("no framework shards or recomputes as it may be chosen")
     for kept in list(_RECOMPUTES)[: None if len(case.model.parts) > 1 else 1]:
-        for zero in stages if _RECOMPUTES[kept] in space.recomputes else ():
-            if isinstance(law, LayoutLaw) and not law.runs(_replica(case, 1, 1, zero, kept)):
-                continue
+        stages = np.array(able if _RECOMPUTES[kept] in space.recomputes else (), dtype=np.int64)
+        if isinstance(law, LayoutLaw):
+            stages = stages[law.runs(_replica(case, 1, 1, stages, kept))]
+        largest = _largest(case, stages[:, None, None], kept)
+        for zero, (once, most) in zip(stages.tolist(), largest, strict=True):
             try:
-                found.append(_split(case, zero, kept))
+                found.append(_split(case, zero, kept, once, most))
             except PlanningError as error:
                 problem = error
                 continue
@@ -136,80 +140,102 @@ def _best(case: OnGroups) -> _Split:
     return min(found, key=lambda x: x.whole.step_s)
 
 
-def _replica(case: OnGroups, micro_batch: Column, steps: Column, zero: int, kept: Kept) -> Layouts:
+def _replica(
+    case: OnGroups, micro_batch: Column, steps: Column, zero: Column, kept: Kept
+) -> Layouts:
     return replica(micro_batch, case.cluster.devices, steps=steps, zero_stage=zero, kept=kept)
 
 
-def _split(case: OnGroups, zero: int, kept: Kept) -> _Split:
-    groups, batch = case.groups, case.global_batch
-    times = [case.model.times(g, kept) for g in groups]
-    curve = MicroBatchCurve(np.stack([(t.forward_s + t.backward_s).sum(axis=1) for t in times]))
-    kinds, count = np.arange(len(groups)), np.array([g.devices for g in groups])
-    # Gradients are there from the second micro-batch on; all samples may fit without.
-    once, most = (_largest(case, steps, zero, kept) for steps in (1, 2))
-    if (asked := case.space.micro_batch) is not None:
-        once = most = np.full_like(most, asked)
-    largest = np.where(np.arange(1, batch + 1) <= once[:, None], once[:, None], most[:, None])
-    samples = balance(curve, kinds, count, largest, batch)
-    even = np.full(len(groups), -(-batch // int(count.sum())))
-
-    def reduced(of: Ints) -> tuple[Ints, Floats, ReducedStep]:
-        steps = -(-of // largest[kinds, of - 1])
-        compute_s = curve.step_s(kinds, of, largest[kinds, of - 1])
-        return steps, compute_s, _reduced(case, times, compute_s, of, steps, zero)
-
-    steps, compute_s, whole = reduced(samples)
-    asked = case.space.accumulation_steps
-    if asked is not None and (steps != asked).any():
-        raise PlanningError(
-            f"the devices take {', '.join(map(str, steps))} micro-batches a step, not {asked}",
-            hint="leave --accumulate open",
-            exit_code=3,
-        )
-    return _Split(
-        zero_stage=zero,
-        kept=kept,
-        samples=samples,
-        steps=steps,
-        compute_s=compute_s,
-        whole=whole,
-        even_step_s=reduced(even)[2].step_s,
-    )
+def _missing(case: OnGroups, rows: Layouts, kept: Kept) -> Floats:
+    """Return what the groups' devices lack for workers, by group on the last axis [bytes]."""
+    room = [case.model.room_bytes(g) for g in case.groups]
+    return np.asarray(case.model.replica_bytes(rows, kept) - np.array(room))
 
 
-def _largest(case: OnGroups, steps: int, zero: int, kept: Kept) -> Ints:
-    """Return each group's largest micro-batch, one of so many a step, by halving.
+def _largest(case: OnGroups, zero: Ints, kept: Kept) -> Ints:
+    """Return each group's largest micro-batch, one and several a step, by halving.
 
-    Raises PlanningError if not even one sample fits, or not what is asked for.
+    ``zero``: (stages, 1, 1); the answer is (stages, 2, groups); 0 where not even one sample fits.
     """
-    room = np.array([case.model.room_bytes(g) for g in case.groups])
-
-    def missing(micro_batch: Ints) -> Floats:
-        rows = _replica(case, np.maximum(micro_batch, 1), steps, zero, kept)
-        return np.asarray(case.model.replica_bytes(rows, kept) - room)
-
-    low = np.zeros(room.size, dtype=np.int64)
+    steps = np.array([[1], [2]])  # gradients are there from the second one on
+    low = np.zeros((zero.shape[0], 2, len(case.groups)), dtype=np.int64)
     high = np.full_like(low, case.global_batch)
     while (low < high).any():
         middle = (low + high + 1) // 2
-        fits = missing(middle) <= 0
+        rows = _replica(case, np.maximum(middle, 1), steps, zero, kept)
+        fits = _missing(case, rows, kept) <= 0
         low, high = np.where(fits, middle, low), np.where(fits, high, middle - 1)
-    asked = case.space.micro_batch
-    if (low < 1).any():
-        tight = [g.part.name for g, most in zip(case.groups, low, strict=True) if most < 1]
+    return low
+
+
+def _split(case: OnGroups, zero: int, kept: Kept, once: Ints, most: Ints) -> _Split:
+    """Return the fastest split.
+
+    ``once``, ``most``: each group's largest micro-batch, where it is the only one and of several.
+
+    Raises PlanningError if not even one sample fits, or not what is asked for.
+    """
+    if (most < 1).any():
+        tight = [g.part.name for g, fits in zip(case.groups, most, strict=True) if fits < 1]
+        short = float(_missing(case, _replica(case, 1, 2, zero, kept), kept).max())
         raise PlanningError(
             f"the model does not fit on {', '.join(tight)} even in shards: it misses by "
-            f"{float(missing(low).max()) / GIB:.1f} GiB",
+            f"{short / GIB:.1f} GiB",
             hint="uneven batches with uneven state may fit",
             exit_code=3,
         )
-    if asked is not None and (low < asked).any():
+    if (asked := case.space.micro_batch) is not None:
+        if (most < asked).any():
+            raise PlanningError(
+                f"a micro-batch of {asked} does not fit on every device",
+                hint="leave --micro-batch open",
+                exit_code=3,
+            )
+        once = most = np.full_like(most, asked)
+    samples = np.arange(1, case.global_batch + 1)
+    largest = np.where(samples <= once[:, None], once[:, None], most[:, None])
+    count = np.array([g.devices for g in case.groups])
+    kinds = np.arange(count.size)
+    samples = balance(_curve(case, kept), kinds, count, largest, case.global_batch)
+    found = _with(case, zero, kept, samples, largest)
+    asked = case.space.accumulation_steps
+    if asked is not None and (found.steps != asked).any():
         raise PlanningError(
-            f"a micro-batch of {asked} does not fit on every device",
-            hint="leave --micro-batch open",
+            f"the devices take {', '.join(map(str, found.steps))} micro-batches a step, not "
+            f"{asked}",
+            hint="leave --accumulate open",
             exit_code=3,
         )
-    return low
+    return found
+
+
+def _curve(case: OnGroups, kept: Kept) -> MicroBatchCurve:
+    times = [case.model.times(g, kept) for g in case.groups]
+    return MicroBatchCurve(np.stack([(t.forward_s + t.backward_s).sum(axis=1) for t in times]))
+
+
+def _with(case: OnGroups, zero: int, kept: Kept, samples: Ints, largest: Ints) -> _Split:
+    """Return a given split: the reduction hides behind the slowest kind's last backward pass."""
+    kinds = np.arange(samples.size)
+    most = largest[kinds, samples - 1]
+    steps, compute_s = -(-samples // most), _curve(case, kept).step_s(kinds, samples, most)
+    slow, times = int(np.argmax(compute_s)), [case.model.times(g, kept) for g in case.groups]
+    whole_s = float(compute_s[slow])
+    _, backward = times[slow].at(float(-(-samples[slow] // steps[slow])))
+    if case.is_laid_out:
+        # As equal machines have it, reductions hide behind the layers, not behind the head.
+        backward = backward[case.model.table.is_block]
+    stage = Stage(
+        computed_s=whole_s,
+        backward_s=min(float(backward.sum()), whole_s),
+        optimizer_s=max(t.optimizer_s for t in times),
+        steps=int(steps[slow]),
+        zero_stage=zero,
+    )
+    return _Split(
+        zero_stage=zero, kept=kept, samples=samples, steps=steps, largest=largest,
+        compute_s=compute_s, whole=case.model.law.reduced(case.groups, stage),
+    )  # fmt: skip
 
 
 def _needed(case: OnGroups, found: _Split) -> Floats:
@@ -217,29 +243,6 @@ def _needed(case: OnGroups, found: _Split) -> Floats:
     micro_batch = -(-found.samples // found.steps)
     rows = _replica(case, micro_batch, found.steps, found.zero_stage, found.kept)
     return np.asarray(case.model.replica_bytes(rows, found.kept))
-
-
-def _reduced(
-    case: OnGroups, times: Sequence[UnitTimes], compute_s: Floats, samples: Ints, steps: Ints,
-    zero: int,
-) -> ReducedStep:  # fmt: skip
-    """Return the whole step: the reduction hides behind the slowest kind's last backward pass."""
-    slow = int(np.argmax(compute_s))
-    whole_s = float(compute_s[slow])
-    _, backward = times[slow].at(float(-(-samples[slow] // steps[slow])))
-    if case.is_laid_out:
-        # As equal machines have it, reductions hide behind the layers, not behind the head.
-        backward = backward[case.model.table.is_block]
-    return case.model.law.reduced(
-        case.groups,
-        Stage(
-            computed_s=whole_s,
-            backward_s=min(float(backward.sum()), whole_s),
-            optimizer_s=max(t.optimizer_s for t in times),
-            steps=int(steps[slow]),
-            zero_stage=zero,
-        ),
-    )
 
 
 def _commands(case: OnGroups, samples: Ints, steps: Ints) -> tuple[Command, ...]:
