@@ -301,6 +301,8 @@ def _kept_by_deepspeed(
     Its optimizer casts the gradients that it updates with: all of them, or its shard's. Gradients
     that lie on the host pass through the bucket.
     """
+    if not (np.any(software.gradient_shard_bytes) or np.any(software.reduce_bucket_elements)):
+        return np.zeros(())
     zero, moves = np.asarray(layouts.zero_stage), _moves_gradients(layouts, software, ranks)
     cast = state_bytes(0, 0, software.gradient_shard_bytes * held, dp=ranks, zero_stage=zero)
     bucket = 4.0 * np.minimum(held, software.reduce_bucket_elements)
