@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from functools import cache
-from itertools import combinations_with_replacement, product
+from itertools import combinations_with_replacement, pairwise, product
 from typing import Any
 
 import pytest
@@ -102,7 +102,7 @@ def test_a_slower_network_card_is_never_told_faster(
         step_s(planned(unlike.format(NETWORK, slower), model, stack))
         for slower in (NETWORK * 0.9995, NETWORK * 0.5, NETWORK * 0.1)
     ]
-    for faster, slower in zip(steps, steps[1:], strict=False):
+    for faster, slower in pairwise(steps):
         assert slower >= faster * (1 - 1e-6)
 
 
@@ -163,4 +163,5 @@ def test_what_is_refused_on_equal_machines_is_refused_on_machines_that_hardly_di
         [word for word in each["command"].split() if word.endswith(".py")]
         for each in (*one["commands"], *other["commands"])
     ]
-    assert programs[0] and programs == programs[:1] * len(programs)
+    assert programs[0]
+    assert programs == programs[:1] * len(programs)
