@@ -133,29 +133,24 @@ def planned(asked: SimulateElastic, known: JobFigures) -> Simulated:
 def _phases(asked: SimulateElastic, known: JobFigures) -> list[Phase]:
     """Return equal phases whose noise scale grows geometrically between the points known of it.
 
-    Each takes its share of the whole job's samples; where the job has one phase and its noise
-    grows, there are as many as there are doublings of it, and one. Without ``--noise`` the scale
-    is that of the recorded gradients, growing to ``--noise-growth`` times it.
+    The whole job's samples at its own batch are divided among them. They are those of the job by
+    default; where it has one and its noise grows, as many as there are doublings of it, and one.
+    Without ``--noise`` the scale is that of the recorded gradients, growing to
+    ``--noise-growth`` times it.
     """
     points = _noise(asked.noise)
     if points is None and known.noise is not None:
         points = (known.noise.samples, known.noise.samples * asked.noise_growth)
-    count = asked.phases or max(known.phases, _doublings(points) + 1 if known.phases == 1 else 1)
+    least = _doublings(points) + 1 if known.phases == 1 else 1
+    count = asked.phases or max(known.phases, least)
     scales = [None] * count if points is None else over_phases(points, count)
     if asked.samples is not None:
         return [Phase(samples=asked.samples, noise_batch=scale) for scale in scales]
+    each = known.samples / count
     return [
-        Phase(
-            samples=known.samples / count / (1.0 + known.batch / one if one else 1.0),
-            noise_batch=one,
-        )
+        Phase(samples=each / (1.0 + known.batch / one if one else 1.0), noise_batch=one)
         for one in scales
     ]
-
-
-def _doublings(points: Sequence[float] | None) -> int:
-    """Return how often what is known at some points doubles from the least to the most."""
-    return 0 if points is None else math.ceil(math.log2(max(points) / min(points)))
 
 
 def _phase_record(
@@ -170,6 +165,11 @@ def _phase_record(
         "noise_scale_source": source,
         "noise_scale_recorded": None if measured is None else asdict(measured),
     }
+
+
+def _doublings(points: Sequence[float] | None) -> int:
+    """Return how often what is known at some points doubles from the least to the most."""
+    return 0 if points is None else math.ceil(math.log2(max(points) / min(points)))
 
 
 def over_phases(points: Sequence[float], phases: int) -> list[float]:
