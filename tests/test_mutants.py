@@ -103,7 +103,7 @@ def test_runs_of_a_week_look_at_different_places_in_one_order() -> None:
     (LINKS, "ring_all_reduce_s", "tests/test_collectives.py::"),
     ("planners/layouts/time.py", "offload_s", "tests/test_layout_"),
     ("planners/memory/recorded_steps.py", "_last_that_fits", "tests/test_memory.py::"),
-    (LINKS, "tensor_parallel_s", "tests/test_mixed_search.py::"),
+    (LINKS, "tensor_parallel_s", "tests/test_units_of_a_transformer.py::"),
     ("collectors/hooks/trace/whole.py", "_by_sums", "tests/test_rehearsal.py::"),
     ("collectors/hooks/gradient_norms.py", "_norm2", "tests/test_gradient_noise.py::"),
     ("collectors/hooks/loaders.py", "_note", "tests/test_collectors_waiting.py::"),

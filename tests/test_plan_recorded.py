@@ -109,6 +109,7 @@ def test_a_slower_recorded_step_makes_every_way_slower(make_job: MakeJob, on_unl
 def test_unlike_machines_get_every_way(on_unlike: Plan) -> None:
     found = on_unlike
     assert {c.name for c in found.choices} | set(found.left_out) == {
+        "equal shares",
         "uneven batches",
         "uneven batches and state",
         "pipeline over groups",

@@ -19,6 +19,7 @@ from advisor.collectors.derive import Resources
 from advisor.errors import AdvisorError
 from advisor.jobs.job import Job
 from advisor.jobs.load import read_job, write_job
+from advisor.planners.core import Operator, Operators
 from advisor.planners.core.errors import PlanningError
 
 NUMBERS = st.floats(0.0, 1e28, allow_nan=False)
@@ -33,6 +34,8 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if kind in PLAIN:
         return PLAIN[kind]
+    if kind is Operators:
+        return st.lists(nouns(Operator), max_size=2).map(Operators.of)
     if origin is typing.Literal:
         return st.sampled_from(inner)
     if origin in (typing.Union, UnionType):
@@ -60,7 +63,8 @@ def nouns(draw: st.DrawFn, kind: Any) -> Any:
 
 
 def kinds(kind: Any) -> Iterator[Any]:
-    """Yield every noun that a kind is made of, itself last."""
+    """Yield every noun that a kind is made of, itself last; of columns their rows'."""
+    kind = Operator if kind is Operators else kind
     if is_dataclass(kind):
         for hint in typing.get_type_hints(kind).values():
             yield from kinds(hint)

@@ -132,6 +132,8 @@ class TrainedModel:
         return found
 
     def _inputs(self, runs: RunColumns | Sequence[RunRecord]) -> ModelInputs:
+        if not len(runs):
+            raise ModelError("no runs to predict", hint="hand in at least one")
         runs = runs if isinstance(runs, RunColumns) else RunColumns.of(runs)
         asked = ModelInputs.of(runs, self.target, self.channels)
         lacking = np.flatnonzero(np.isnan(asked.offset))

@@ -60,7 +60,7 @@ def _as(hint: Any, value: Any) -> Any:
     if is_dataclass(hint):
         return noun(cast(Any, hint), value)
     if not isinstance(value, _JSON.get(hint, (object,))):
-        raise TypeError(f"{value!r:.80} is no {hint.__name__}")
+        raise TypeError(f"{value!r:.80} is not of type {hint.__name__}")
     return value
 
 
