@@ -187,7 +187,7 @@ def test_an_array_of_objects_is_not_unpickled(model: Path, tmp_path: Path) -> No
 def test_a_pickle_in_place_of_any_file_is_not_unpickled(model: Path, tmp_path: Path) -> None:
     trace = tmp_path / "it ran"
     planted = pickle.dumps(_Runs(trace))
-    records = minicloud.read_minicloud(ROOT / "datasets" / "runs")[:200]
+    records = minicloud.read_minicloud(ROOT / "datasets" / "runs")[:1]
     unread = []
     for name in [path.name for path in model.iterdir() if path.name != "model.json"]:
         before = (model / name).read_bytes()
@@ -195,6 +195,7 @@ def test_a_pickle_in_place_of_any_file_is_not_unpickled(model: Path, tmp_path: P
         sign(model)
         try:
             TrainedModel.load(model).predict(records)
+            registry.load(model)  # trees of no weight are read here alone
             unread.append(name)
         except ModelError:
             pass
