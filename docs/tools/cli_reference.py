@@ -97,8 +97,8 @@ def _variables(known: dict[str, Any]) -> set[tuple[str, str]]:
 
 @cache
 def shared() -> dict[str, dict[str, None]]:
-    """Return the rows of the options that several verbs take, by panel."""
-    from advisor.ask import PANELS
+    """Return the rows of the options that several verbs take, by named panel."""
+    from advisor.ask import OPTIONS, PANELS
 
     verbs_of: dict[str, set[str]] = defaultdict(set)
     panel_of: dict[str, str] = {}  # the last where some verbs put it among their other options
@@ -108,7 +108,11 @@ def shared() -> dict[str, dict[str, None]]:
             verbs_of[row].add(name.split()[0])
             panel_of[row] = max(panel_of.get(row, PANELS[0]), _panel(p), key=PANELS.index)
     rows = [row for row, names in verbs_of.items() if len(names) >= SHARED_BY]
-    return {panel: {row: None for row in rows if panel_of[row] == panel} for panel in PANELS}
+    return {
+        panel: {row: None for row in rows if panel_of[row] == panel}
+        for panel in PANELS
+        if panel != OPTIONS
+    }
 
 
 def _shared_page() -> str:
@@ -193,7 +197,9 @@ def _taken(rows: set[str]) -> Iterator[str]:
             names = _flags(taken)
         if names:
             lines.append(f"- [{panel}](options.md#{slug(panel)}): {names}")
-    if len(lines) == 1:
+    if all(row in rows for known in shared().values() for row in known):
+        yield from ("It also takes all [shared options](options.md).", "")
+    elif len(lines) == 1:
         yield from (f"Shared options: {lines[0].removeprefix('- ')}.", "")
     elif lines:
         yield from ("It also takes these [shared options](options.md):", "", *lines, "")
