@@ -177,7 +177,7 @@ def _panel(p: Any) -> str:
 def _tables(panels: dict[str, dict[str, None]], level: int) -> Iterator[str]:
     from advisor.ask import OPTIONS, OUTPUT, PANELS
 
-    shown = {panel: [*rows] for panel in PANELS if (rows := panels.get(panel))}
+    shown = {panel: [*panels[panel]] for panel in PANELS if panels.get(panel)}
     if shown and shown.keys() <= {OPTIONS, OUTPUT}:
         shown = {OPTIONS: [row for rows in shown.values() for row in rows]}
     for panel, rows in shown.items():
