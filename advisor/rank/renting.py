@@ -48,7 +48,7 @@ Integers = NDArray[np.int64]
 
 WEIGHTS: Final = {"best_value": 1.0, "cheapest": 0.0, "fastest": 2.0}
 # A further machine takes a network, a launcher and shared data: as many times the work of one.
-# Chosen on twenty published recipes (docs/answer.md): three hours beside half an hour.
+# Chosen on twenty published recipes (docs/accuracy.md): three hours beside half an hour.
 FURTHER: Final = 6.0
 # Rows that are set against all others first, where there are many, and where in them: spread out,
 # in step with nothing that they are sorted by.
