@@ -303,5 +303,5 @@ def test_the_bundled_prices_pass_their_own_rules(catalogue: Catalogue) -> None:
     left, findings = check(rows, context)
     assert len(priced(left)) == len(priced(rows))
     assert {one.severity for one in findings} <= {"flagged", "marked"}
-    # Known and looked at (docs/catalogue.md): dear regions of Azure, surcharges of bare metal.
+    # Known and looked at (docs/prices.md): dear regions of Azure, surcharges of bare metal.
     assert len(findings) < 0.005 * len(priced(rows))

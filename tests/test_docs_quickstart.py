@@ -16,7 +16,7 @@ def test_the_answers_of_the_readme_are_shown_letter_for_letter() -> None:
     assert [("--run" in example.command, example.is_literal) for example in found] == [
         (True, True), (True, True), (False, True)
     ]  # fmt: skip
-    (found,) = QUICKSTART.examples((ROOT / "docs" / "limits.md").read_text(encoding="utf-8"))
+    (found,) = QUICKSTART.examples((ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8"))
     assert found.is_literal
 
 

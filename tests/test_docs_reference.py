@@ -186,7 +186,8 @@ def test_the_check_itself_finds_what_does_not_exist(line: str, why: str | None) 
 def test_defaults_and_required_options_stand_on_the_pages() -> None:
     """The defaults printed are those that the program's functions have."""
     for name, command in REFERENCE.verbs().items():
-        page = (ROOT / "docs" / "cli" / f"{name.split()[0]}.md").read_text()
+        files = (f"{name.split()[0]}.md", "options.md")
+        page = "".join((ROOT / "docs" / "cli" / one).read_text() for one in files)
         for p in REFERENCE.options(command):
             assert f"`{p.opts[0]}`" in page, (name, p.opts)
             if isinstance(p.default, int | float) and not isinstance(p.default, bool):

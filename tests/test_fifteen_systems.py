@@ -148,7 +148,7 @@ def test_there_are_fifteen_each_with_a_page_and_a_check_that_is_there() -> None:
     assert {row["system"].split()[0] for row in ROWS} == set(SAID)
     for row in ROWS:
         page, check, figure, day = row["rest"].split(" | ")
-        (target,) = re.findall(r"\(([\w/]+\.md)\)", page)
+        (target,) = re.findall(r"\(([\w/]+\.md)(?:#[\w-]+)?\)", page)
         assert (PAGE.parent / target).is_file()
         assert figure
         assert re.fullmatch(r"2026-\d\d-\d\d", day)

@@ -162,7 +162,7 @@ def test_all_frameworks_have_rules() -> None:
 def test_the_page_on_launching_includes_the_table() -> None:
     written = tool("launch_rules")
     assert written.TARGET.read_text() == written.tables(), "run docs/tools/launch_rules.py"
-    page = Path(__file__).parent.parent / "docs" / "launching.md"
+    page = Path(__file__).parent.parent / "docs" / "handing_over.md"
     assert f'--8<-- "docs/generated/{written.TARGET.name}"' in page.read_text()
     rules = written.tables().split("### `")[1:]
     assert sum(text.count(" | `") for text in rules) == sum(map(len, RULES.values()))

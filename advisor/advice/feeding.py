@@ -322,7 +322,7 @@ def _repeated(facts: Facts, fed: Feeding) -> Iterator[Advice | None]:
         f"repetition is worth {systems.RHO:g} of the one before ({systems.RHO_LOW:g} to "
         f"{systems.RHO_HIGH:g}; data echoing, arXiv 1907.05550: 3.25 times less time)",
         condition="The accuracy must be looked at: one small task of ours gained by it "
-        "(docs/experiments.md), yours was not tried. More loader workers come first.",
+        "(docs/systems.md), yours was not tried. More loader workers come first.",
         how=How(kind="lines", text=_lines(echo)),
         effect_log_sd=spread / savings[0] if savings[0] > 0 else 0.0,
         is_model_kept=False,

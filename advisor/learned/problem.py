@@ -144,7 +144,7 @@ def problem_of(
     if known is None or not kept.any():
         raise ModelError(
             f"none of {len(records)} runs has what the target {target!r} needs",
-            hint="costs need cost_usd, over_anchor a partial run; see docs/records.md",
+            hint="costs need cost_usd, over_anchor a partial run; see docs/formats.md",
         )
     runs = tuple(r for r, is_kept in zip(labelled, kept, strict=True) if is_kept)
     taken = 0

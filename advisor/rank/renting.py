@@ -27,7 +27,7 @@ within_deadline   0      nothing more, among the rows that keep the deadline wit
 
 Of a job that scales well c is the same on any m, t is W / m, and T is least at m = sqrt(W / (6 u
 e)): another machine is rented where it ends the job sooner by the half day (12.6 hours) that its
-setting up is worth (a little less often, for what its work costs). ``docs/picks.md`` tells where
+setting up is worth (a little less often, for what its work costs). ``docs/answer.md`` tells where
 6 and P come from, and what they were tried on.
 """
 
@@ -48,7 +48,7 @@ Integers = NDArray[np.int64]
 
 WEIGHTS: Final = {"best_value": 1.0, "cheapest": 0.0, "fastest": 2.0}
 # A further machine takes a network, a launcher and shared data: as many times the work of one.
-# Chosen on twenty published recipes (docs/picks.md): three hours beside half an hour.
+# Chosen on twenty published recipes (docs/accuracy.md): three hours beside half an hour.
 FURTHER: Final = 6.0
 # Rows that are set against all others first, where there are many, and where in them: spread out,
 # in step with nothing that they are sorted by.

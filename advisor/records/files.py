@@ -102,7 +102,7 @@ def _parse_line(line: str, where: str) -> RunRecord:
             f"{where}: not JSON ({error})", hint="the writer may have been cut off: drop the row"
         ) from error
     except RunError as error:
-        raise RunError(f"{where}: {error}", hint=error.hint or "see docs/records.md") from error
+        raise RunError(f"{where}: {error}", hint=error.hint or "see docs/formats.md") from error
 
 
 def _lean(noun: Any) -> dict[str, Any]:

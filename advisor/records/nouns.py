@@ -1,7 +1,7 @@
 """One labelled run: a job on a configuration in a layout, and the time and money that it took.
 
 A record is what the learned models are fitted on. It is kept as one JSON object a line (module
-``files``); the attributes below name every field with its unit, and ``docs/records.md`` shows one.
+``files``); the attributes below name every field with its unit, and ``docs/formats.md`` shows one.
 A record is checked where it enters, and refused with file, row and column. Runs that failed or
 were cut short are records too: ``time_s`` of a censored run is the time at which it was cut, a
 lower bound.
@@ -216,4 +216,4 @@ def _check_facts(facts: Mapping[str, Fact]) -> None:
 
 def _require(condition: bool, column: str, value: object) -> None:
     if not condition:
-        raise RunError(f"{column}: {value!r} is not a valid value", hint="see docs/records.md")
+        raise RunError(f"{column}: {value!r} is not a valid value", hint="see docs/formats.md")

@@ -228,7 +228,7 @@ def read_journal(path: Path) -> list[RunRecord]:
     try:
         return [from_row(row) for row in rows if row is not None]
     except RunError as error:
-        raise RunError(f"{path}: {error}", hint=error.hint or "see docs/records.md") from error
+        raise RunError(f"{path}: {error}", hint=error.hint or "see docs/formats.md") from error
 
 
 def left_aside(path: Path) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Write ``docs/cli/``: one page a verb, from the program itself.
+"""Write ``docs/cli/``: one page a verb and one of the options they share, from the program.
 
 ``python docs/tools/cli_reference.py`` writes the pages, ``--check`` only says which are not
 current (exit code 1). Every verb, argument, option, default and environment variable comes from
@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PAGES: Final = ROOT / "docs" / "cli"
+# An option that so many verbs take, in the same words, stands on one page.
+SHARED_BY: Final = 3
 
 
 def verbs() -> dict[str, Any]:
@@ -43,7 +47,7 @@ def flags(command: Any) -> set[str]:
 def pages() -> dict[str, str]:
     """Return the text of every page by its file name."""
     known = verbs()
-    found = {"index.md": _index(known)}
+    found = {"index.md": _index(known), "options.md": _shared_page()}
     for name, command in known.items():
         if " " not in name:
             inner = {k: v for k, v in known.items() if k.startswith(f"{name} ")}
@@ -56,9 +60,9 @@ def _index(known: dict[str, Any]) -> str:
 
     lines = [
         _notice(), "# Command line", "",
-        "`advisor VERB --help` says the same in the terminal. Flags that several verbs share have "
-        "one meaning and may also stand in a project file or be Python keywords "
-        "([asking](../question.md)).", "",
+        "`advisor VERB --help` says the same in the terminal. [Shared options](options.md) have "
+        "one meaning in all verbs, and may also stand in a project file or be Python keywords "
+        "([asking](../asking.md)).", "",
         "| verb | what it does |", "|---|---|",
     ]  # fmt: skip
     for name, (_, about) in VERBS.items():
@@ -91,8 +95,38 @@ def _variables(known: dict[str, Any]) -> set[tuple[str, str]]:
     }
 
 
+@cache
+def shared() -> dict[str, dict[str, None]]:
+    """Return the rows of the options that several verbs take, by named panel."""
+    from advisor.ask import OPTIONS, PANELS
+
+    verbs_of: dict[str, set[str]] = defaultdict(set)
+    panel_of: dict[str, str] = {}  # the last where some verbs put it among their other options
+    for name, command in verbs().items():
+        for p in options(command):
+            row = _row(p)
+            verbs_of[row].add(name.split()[0])
+            panel_of[row] = max(panel_of.get(row, PANELS[0]), _panel(p), key=PANELS.index)
+    rows = [row for row, names in verbs_of.items() if len(names) >= SHARED_BY]
+    return {
+        panel: {row: None for row in rows if panel_of[row] == panel}
+        for panel in PANELS
+        if panel != OPTIONS
+    }
+
+
+def _shared_page() -> str:
+    lines = [
+        _notice(), "# Shared options", "",
+        "These options mean the same in every verb that takes them; the page of a "
+        "[verb](index.md) names those that it takes, and has its own.", "",
+    ]  # fmt: skip
+    lines += _tables(shared(), level=2)
+    return "\n".join(lines).rstrip() + "\n"
+
+
 def _page(name: str, command: Any, inner: dict[str, Any]) -> Iterator[str]:
-    yield from (_notice(), f"# advisor {name}", "")
+    yield from (_notice(), f"# advisor {name}", "", "[All verbs](index.md)", "")
     yield from _body(f"advisor {name}", command, level=2, has_verbs=bool(inner))
     for verb, one in inner.items():
         yield from (f"## advisor {verb}", "")
@@ -109,7 +143,13 @@ def _body(name: str, command: Any, *, level: int, has_verbs: bool) -> Iterator[s
         yield from ("| argument | meaning |", "|---|---|")
         yield from (f"| `{_argument(p)}` | {_cell(p.help or '')} |" for p in arguments)
         yield ""
-    yield from _tables(options(command), level)
+    taken = {_row(p) for p in options(command)}
+    own: dict[str, dict[str, None]] = defaultdict(dict)
+    for p in options(command):
+        if not any(_row(p) in rows for rows in shared().values()):
+            own[_panel(p)][_row(p)] = None
+    yield from _tables(own, level)
+    yield from _taken(taken)
 
 
 def _paragraphs(text: str) -> list[str]:
@@ -128,21 +168,50 @@ def _usage(p: Any) -> str:
     return shown if p.required or shown.startswith("[") else f"[{shown}]"
 
 
-def _tables(params: list[Any], level: int) -> Iterator[str]:
+def _panel(p: Any) -> str:
+    from advisor.ask import OPTIONS
+
+    return getattr(p, "rich_help_panel", None) or OPTIONS
+
+
+def _tables(panels: dict[str, dict[str, None]], level: int) -> Iterator[str]:
     from advisor.ask import OPTIONS, OUTPUT, PANELS
 
-    panels: dict[str, list[Any]] = {panel: [] for panel in PANELS}
-    for p in params:
-        panels[getattr(p, "rich_help_panel", None) or OPTIONS].append(p)
-    shown = {panel: rows for panel, rows in panels.items() if rows}
+    shown = {panel: [*panels[panel]] for panel in PANELS if panels.get(panel)}
     if shown and shown.keys() <= {OPTIONS, OUTPUT}:
-        shown = {OPTIONS: params}
+        shown = {OPTIONS: [row for rows in shown.values() for row in rows]}
     for panel, rows in shown.items():
         if len(shown) > 1:
             yield from (f"{'#' * level} {panel}", "")
-        yield from ("| option | meaning | default |", "|---|---|---|")
-        yield from map(_row, rows)
-        yield ""
+        yield from ("| option | meaning | default |", "|---|---|---|", *rows, "")
+
+
+def _taken(rows: set[str]) -> Iterator[str]:
+    """Yield which of the shared options a verb takes, by their panels."""
+    lines = []
+    for panel, known in shared().items():
+        taken, left = [r for r in known if r in rows], [r for r in known if r not in rows]
+        if taken and len(known) > 1 and len(left) < len(taken):
+            names = f"all but {_flags(left)}" if left else "all"
+        else:
+            names = _flags(taken)
+        if names:
+            lines.append(f"- [{panel}](options.md#{slug(panel)}): {names}")
+    if all(row in rows for known in shared().values() for row in known):
+        yield from ("It also takes all [shared options](options.md).", "")
+    elif len(lines) == 1:
+        yield from (f"Shared options: {lines[0].removeprefix('- ')}.", "")
+    elif lines:
+        yield from ("It also takes these [shared options](options.md):", "", *lines, "")
+
+
+def _flags(rows: list[str]) -> str:
+    return ", ".join(f"`{row.split('`')[1]}`" for row in rows)
+
+
+def slug(heading: str) -> str:
+    """Return the anchor that the site gives a heading."""
+    return re.sub(r"[^a-z0-9]+", "-", heading.lower()).strip("-")
 
 
 def _row(p: Any) -> str:

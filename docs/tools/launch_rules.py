@@ -1,7 +1,7 @@
 """Write ``docs/generated/launch_rules.md``: the rules of each framework, with their sources.
 
 ``python docs/tools/launch_rules.py`` writes it from the rules of the planners, and ``--check``
-says whether it is current (exit code 1). ``docs/launching.md`` includes it.
+says whether it is current (exit code 1). ``docs/handing_over.md`` includes it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ def tables() -> str:
     lines = ["<!-- written by `python docs/tools/launch_rules.py`: do not edit -->"]
     lines += [
         "",
-        "### Stacks by name",
+        "#### Stacks by name",
         "",
         "| `--stack` | splits by | ZeRO | schedules | starts |",
     ]
     lines += ["|---|---|---|---|---|", *map(stack_row, STACKS)]
     for framework, rules in RULES.items():
-        lines += ["", f"### `{framework}`", ""]
+        lines += ["", f"#### `{framework}`", ""]
         lines += ["| asked of a layout | where the framework says so |", "|---|---|"]
         lines += [f"| {rule.reason} | `{rule.source}` |" for rule in rules]
     return "\n".join([*lines, ""])

@@ -1,7 +1,7 @@
 """Draw the pictures of the documentation from real answers.
 
 ``python docs/tools/picture.py`` asks the README's last `advisor recommend` for
-``docs/recommendation.svg`` and what ``docs/plots.md`` shows for its pictures of terminals;
+``docs/recommendation.svg`` and what ``docs/answer.md`` shows for its pictures of terminals;
 ``--check`` says whether the former is current, numbers aside (exit code 1).
 """
 
@@ -20,7 +20,7 @@ from typing import Any, Final
 ROOT: Final = Path(__file__).resolve().parents[2]
 TARGET: Final = ROOT / "docs" / "recommendation.svg"
 README: Final = ROOT / "README.md"
-PLOTS: Final = ROOT / "docs" / "plots.md"
+PLOTS: Final = ROOT / "docs" / "answer.md"
 _PICTURED: Final = re.compile(r"!\[advisor ([^\]]*--plot)\]\((plots/[a-z-]+\.svg)\)")
 _WIDTH: Final = 80
 _FRAME: Final = (

@@ -31,8 +31,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 # Page -> columns of the terminal that it shows.
 PAGES: Final = {
     ROOT / "docs" / "quickstart.md": 100,
-    ROOT / "docs" / "worked_example.md": 100,
-    ROOT / "docs" / "limits.md": 100,
+    ROOT / "docs" / "accuracy.md": 100,
     ROOT / "README.md": 80,
 }
 _BLOCK: Final = re.compile(

@@ -1,6 +1,6 @@
 """Draw ``docs/report.png``: the top of a page of ``advisor report``, in headless Chromium.
 
-``python docs/tools/report_picture.py`` asks the model of ``docs/report.md`` and takes the picture.
+``python docs/tools/report_picture.py`` asks the model of ``docs/handing_over.md`` for it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 TARGET: Final = ROOT / "docs" / "report.png"
-PAGE: Final = ROOT / "docs" / "report.md"
+PAGE: Final = ROOT / "docs" / "handing_over.md"
 WIDTH: Final = 1100  # [px]
 HEIGHT: Final = 1330
 

@@ -1,6 +1,6 @@
 """Draw ``docs/ui.png``: the page of ``advisor ui``, in headless Chromium.
 
-``python docs/tools/ui_picture.py`` asks the model of ``docs/ui.md`` and takes the picture.
+``python docs/tools/ui_picture.py`` asks the model of ``docs/asking.md`` and takes the picture.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 TARGET: Final = ROOT / "docs" / "ui.png"
-PAGE: Final = ROOT / "docs" / "ui.md"
+PAGE: Final = ROOT / "docs" / "asking.md"
 WIDTH: Final = 1280
 HEIGHT: Final = 1000
 

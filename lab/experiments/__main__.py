@@ -1,7 +1,7 @@
 """The small real experiments, by name: ``python -m lab.experiments NAME [OPTION ...]``.
 
 Without a name they are listed. Each says what it predicts beside what it measured; what it took
-and the load of the machine close it, since both belong to the figures of docs/experiments.md.
+and the load of the machine close it, since both belong to the figures of docs/systems.md.
 """
 
 from __future__ import annotations

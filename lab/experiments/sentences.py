@@ -60,12 +60,12 @@ OFFERS: Final = 150
 # Every so many answers also say what would change them.
 CHANGED: Final = 5
 WIDTHS: Final = (80, 120)
-# The confidence of a deadline where none is asked for (docs/picks.md).
+# The confidence of a deadline where none is asked for (docs/answer.md).
 CERTAINTY: Final = 0.9
 # Work to rent one machine, where nobody says (``--effort``). [h]
 EFFORT_H: Final = 0.5
 # Hours of the calendar for an hour of work, and the wait below which nobody minds [h]; both as
-# docs/picks.md states them.
+# docs/answer.md states them.
 CALENDAR: Final = 168 / 40
 PATIENCE_H: Final = 4.0
 _HOURS: Final = {"us": 1e-6 / 3600, "ms": 1e-3 / 3600, "s": 1 / 3600, "min": 1 / 60, "h": 1.0,

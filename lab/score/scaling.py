@@ -339,7 +339,7 @@ def _scaling_figures(rows: Questions, answers: Answers) -> dict[str, float]:
     return figures | _regrets_of_number(rows, answers.value)
 
 
-# What half the time is worth in the picks of ``recommend`` (docs/picks.md).
+# What half the time is worth in the picks of ``recommend`` (docs/answer.md).
 _PICKS: Final = {"cheapest": 0, "best value": 1, "fastest": 2}
 
 

@@ -139,7 +139,7 @@ def targets() -> dict[str, Target]:
     from advisor.records.importers.node_shares import read_node_shares
     from advisor.records.traces import read_spot_traces
 
-    shown = examples("formats.md")
+    shown = examples("formats.md") | examples("prices.md")
 
     def of(read: Callable[[Path], object], *names: str, more: Sequence[bytes] = ()) -> Target:
         seeds = tuple(shown[name] for name in names) + tuple(more)

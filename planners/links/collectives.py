@@ -19,7 +19,7 @@ A ring moves ``m / p`` bytes in each of ``p - 1`` steps, so its efficiency falls
 messages *and* with more ranks through one constant: bus bandwidth over nominal is
 ``e / (1 + p alpha e B / m)``. The published table from 16 MB to 16 GB on 16 to 1,024 GPUs follows
 that form with one alpha; a network without RDMA stays under what one TCP stream carries, however
-fast its interface (``docs/scaling.md``).
+fast its interface (``docs/device_model.md``).
 
 Everything broadcasts; one rank costs nothing.
 

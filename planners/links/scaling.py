@@ -52,7 +52,7 @@ from advisor.planners.core import select
 # beyond four of a node: growth from there on has terms of its own, known by their priors alone
 # until a larger run is seen. The form follows the ring all-reduce (``collectives``) and the
 # overlap of ``data_parallel``; the factors were found on the public measurements of Pollux and Sia
-# (``docs/scaling.md``).
+# (``docs/device_model.md``).
 
 
 Array = NDArray[np.float64]
@@ -198,7 +198,7 @@ APPLICATION = tuple(field.name for field in fields(ApplicationTerms))
 
 # Prior (mean, standard deviation) of each term. Log factors: 0.3 is a third more or less. The
 # means that are not zero say that nothing gets cheaper with scale; their sizes: intra_crossing
-# from single-node runs on 4 and 8 PCIe GPUs of another benchmark (docs/scaling.md), crossing half
+# from single-node runs on 4 and 8 PCIe GPUs of another benchmark (device_model.md), crossing half
 # of it, the rest orders of magnitude.
 CLUSTER_PRIORS: Mapping[str, tuple[float, float]] = {
     "seconds_per_gb": (0.0, 3.0),

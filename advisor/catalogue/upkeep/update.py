@@ -166,7 +166,7 @@ def given_files(path: Path, sources: Sequence[Source]) -> Iterator[dict[str, lis
         if not found:
             raise UsageError(
                 f"nothing in {path} is for {', '.join(source.name for source in sources)}",
-                hint="put each source's files into a folder of its name; see docs/catalogue.md",
+                hint="put each source's files into a folder of its name; see docs/prices.md",
             )
         yield found
 

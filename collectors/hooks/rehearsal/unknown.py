@@ -220,7 +220,7 @@ def _stood_in(
         place, _ = where()
         raise CannotRehearseError(
             "no fake kernel for the operator %s of %s, at %s" % (name, package, place),
-            "add one with torch.library.register_fake: see docs/rehearsal.md",
+            "add one with torch.library.register_fake: see docs/recording.md",
         ) from error
     mode.notes.add("the shape of %s is the processor's kernel's" % name)
     return _like(mode, result, device)
