@@ -52,6 +52,7 @@ from advisor.planners.layouts.problem import (
     SearchSpace,
     axis_part,
     block,
+    flattened,
     layout_at,
     recomputes,
     shards,
@@ -320,10 +321,7 @@ def _candidates(groups: Sequence[MachineGroup], global_batch: int, space: Search
     if one.admits is not None:
         # Rules about cutting layers into stages evenly do not hold of other cuts.
         valid = valid & one.admits(replace(layouts, pp=np.minimum(layouts.pp, 2)))
-    columns = {f.name: getattr(layouts, f.name) for f in fields(Layouts)}
-    shape = np.broadcast_shapes(valid.shape, *(np.shape(one) for one in columns.values()))
-    rows = np.broadcast_to(valid, shape)
-    return Layouts(**{name: np.broadcast_to(one, shape)[rows] for name, one in columns.items()})
+    return flattened(layouts, valid)
 
 
 # Which groups hold each run of stages.
@@ -333,7 +331,7 @@ Spans = tuple[tuple[int, ...], ...]
 def _placed(
     devices: Sequence[int], candidates: Layouts
 ) -> Iterator[tuple[Spans, Ints, list[Ints]]]:
-    """Yield the rows of candidates whose stages lie on the same groups, and the stages of each such run.
+    """Yield rows whose stages lie on the same groups, and the stages of each such run.
 
     ``devices``: of the groups in pipeline order.
     """
