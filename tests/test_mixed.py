@@ -17,10 +17,10 @@ from typer.testing import CliRunner
 from advisor.answer import Candidate, Recommendation
 from advisor.ask import Constraints
 from advisor.catalogue import Catalogue, OfferFilter
-from advisor.estimate.best import best_released
 from advisor.estimate.knowledge.laws import model_on
 from advisor.estimate.predictor import Predictor
 from advisor.estimate.unlike.group_bounds import least_group_step_s, refined_step_s
+from advisor.estimate.unlike.ways import best_released
 from advisor.jobs.job import Job, Program
 from advisor.machines.cluster import parse_cluster
 from advisor.planners.core.errors import PlanningError

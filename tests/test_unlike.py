@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from recorded_models import convolutions, transformer
 
 from advisor.catalogue import Catalogue
-from advisor.estimate.best import WAYS, UnlikeWay, unlike_choices
 from advisor.estimate.knowledge.laws import ModelOn, model_on, unit_table, with_layers
 from advisor.estimate.plan import Choice
 from advisor.estimate.predictor import Predictor
 from advisor.estimate.unlike.groups import OnGroups
+from advisor.estimate.unlike.ways import WAYS, UnlikeWay, unlike_choices
 from advisor.estimate.ways import uneven as uneven_batches
 from advisor.estimate.ways.recorded_units import UnitModel
 from advisor.jobs.job import Job

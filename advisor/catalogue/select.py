@@ -367,10 +367,8 @@ def _known(providers: Collection[str], present: Texts) -> set[str]:
 
 
 def _globs(names: Texts, globs: tuple[str, ...]) -> Bools:
-    return np.array(
-        [any(fnmatch.fnmatchcase(name, glob) for glob in globs) for name in names.tolist()],
-        dtype=bool,
-    )
+    fits = re.compile("|".join(map(fnmatch.translate, globs))).match
+    return np.array([fits(name) is not None for name in names.tolist()], dtype=bool)
 
 
 def _matching_gpus(

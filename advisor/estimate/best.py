@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from advisor.estimate.case import PlacedRun, StepCase, is_laid_out_by_shape, key_of
-from advisor.estimate.knowledge.laws import ModelOn
-from advisor.estimate.plan import Choice
 from advisor.estimate.time_columns import STATUSES, TimeColumns
-from advisor.estimate.unlike.groups import OnGroups
-from advisor.estimate.ways import even, stages, uneven, zorse
 from advisor.estimate.ways.beside import BESIDE_WAYS
 from advisor.estimate.ways.data_parallel import data_parallel
 from advisor.estimate.ways.model_parallel import WAY as BY_SHAPE
@@ -31,7 +26,7 @@ from advisor.estimate.ways.model_parallel import (
     within_links,
 )
 from advisor.estimate.ways.recorded_units import could_gain, improved, unit_model
-from advisor.machines import NamedCluster, assumed_network_log_sd, host_needed_bytes
+from advisor.machines import assumed_network_log_sd, host_needed_bytes
 from advisor.planners.core import GIB, PlanningError, put
 from advisor.planners.layouts import check, nothing_fits
 from advisor.planners.step import step_time
@@ -254,107 +249,6 @@ def _least_of_operators(case: StepCase, device: Integers) -> tuple[Floats, Float
     each = (columns.micro_batch_s / batches).min(axis=1) * scale
     shared = (columns.compute_s + columns.memory_s)[:, 0] / widest
     return np.asarray(each), np.asarray((columns.launch_s[:, 0] + shared) * scale)
-
-
-# The ways of training on groups of unlike machines, which ``plan`` and ``recommend`` ask.
-#
-# A new way is one file with a function ``OnGroups -> Choice`` that raises ``PlanningError`` where
-# it does not apply, with what is said of its choices, and one line here.
-
-
-@dataclass(frozen=True, slots=True)
-class UnlikeWay:
-    """A way of training on unlike machines: what it is called, its planner, and what it says.
-
-    ``words`` makes one phrase of a choice and of what its groups are called; None of a way that no
-    released framework runs.
-    """
-
-    name: str
-    choose: Callable[[OnGroups], Choice]
-    words: Callable[[Choice, Mapping[str, str]], str] | None = None
-
-
-WAYS: Final = (
-    UnlikeWay(even.NAME, even.equal_shares, even.words),
-    UnlikeWay(stages.NAME, stages.pipeline_over_groups, stages.words),
-    UnlikeWay(uneven.NAME, uneven.uneven_batches, uneven.words),
-    UnlikeWay(uneven.UNEVEN_STATE_NAME, uneven.uneven_state),
-    UnlikeWay(zorse.NAME, zorse.asymmetric_stages),
-)
-
-
-def unlike_choices(
-    model: ModelOn,
-    cluster: NamedCluster,
-    *,
-    global_batch: int,
-    coverage: float = 0.9,
-    command: tuple[str, ...] = (),
-    ways: tuple[UnlikeWay, ...] = WAYS,
-) -> tuple[list[Choice], dict[str, str]]:
-    """Plan every way of training a model on all machines of a cluster together.
-
-    Parameters
-    ----------
-    model : ModelOn
-        ``laws.model_on(job, cluster.groups, ...)``.
-    global_batch : int
-        Samples of a step over all devices.
-    coverage : float
-        Probability that an interval holds the true value.
-    command : tuple of str
-        The recorded command line; empty for a described model.
-    ways : tuple of UnlikeWay
-        All that there are by default.
-
-    Returns
-    -------
-    choices : list of Choice
-        In the ways' order; those without commands are run by no released framework.
-    left_out : dict of str to str
-        Ways that do not apply or fit, and why.
-    """
-    case = OnGroups(
-        model=model, cluster=cluster, global_batch=global_batch, coverage=coverage, command=command
-    )
-    return tried({way.name: partial(way.choose, case) for way in ways})
-
-
-def best_released(model: ModelOn, cluster: NamedCluster, *, global_batch: int) -> Choice | None:
-    """Return the fastest way that a released framework runs: what ``plan`` answers; None: none."""
-    case = OnGroups(model=model, cluster=cluster, global_batch=global_batch, only_released=True)
-    found, _ = tried({way.name: partial(way.choose, case) for way in WAYS if way.words})
-    runs = (c for c in found if c.commands)
-    return min(runs, key=lambda c: c.step_time_s.value * handicap(c), default=None)
-
-
-# What an uneven split must gain over equal shares to be worth its trouble.
-_LEAST_GAIN: Final = 1.005
-
-
-def handicap(choice: Choice) -> float:
-    """Return by what a way's time or cost is multiplied where ways are compared."""
-    is_uneven = choice.name != even.NAME and any(way.name == choice.name for way in WAYS)
-    return _LEAST_GAIN if is_uneven else 1.0
-
-
-def words_of(choice: Choice, names: Mapping[str, str]) -> str:
-    """Return what a way says of its choice, its groups by ``names``."""
-    (said,) = (way.words for way in WAYS if way.name == choice.name)
-    return "" if said is None else said(choice, names)
-
-
-def tried(ways: Mapping[str, Callable[[], Choice]]) -> tuple[list[Choice], dict[str, str]]:
-    """Return what the ways find, and of the others why they find nothing."""
-    found: list[Choice] = []
-    left_out: dict[str, str] = {}
-    for name, way in ways.items():
-        try:
-            found.append(way())
-        except PlanningError as error:
-            left_out[name] = f"{error}; {error.hint}" if error.hint else str(error)
-    return found, left_out
 
 
 # Why a job does not run on machines, for every verb: by how much it misses, and what would do.

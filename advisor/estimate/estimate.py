@@ -28,7 +28,7 @@ from advisor.estimate.answer import (
     waits,
     whole_run,
 )
-from advisor.estimate.best import refusal, words_of
+from advisor.estimate.best import refusal
 from advisor.estimate.completion import Completion, Rent, SideCosts, on_demand, on_recorded_machine
 from advisor.estimate.knowledge.learned import asked_of_cost, direct_cost
 from advisor.estimate.knowledge.step_facts import StepFacts, price_facts
@@ -352,6 +352,8 @@ def group_candidate(
     """
     rented = [(offer_of(catalogue, offers, offer), count) for offer, count in parts]
     configuration = Configuration(parts=tuple(rented))
+    from advisor.estimate.unlike.ways import words_of
+
     rent = side.rent(configuration.price_usd_per_h, *parts)
     time_h, cost = completion.time_h(0, coverage), completion.cost_usd(0, rent, coverage)
     breakdown = completion.breakdown(0, rent)

@@ -19,7 +19,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +36,6 @@ from advisor.estimate import (
     StepCase,
     TimeColumns,
     best_columns,
-    best_released,
     first_look,
     group_columns,
     improvable,
@@ -53,9 +52,11 @@ from advisor.machines import ClusterGroup, Fleet, NamedCluster, alike, group_of_
 from advisor.planners.core import HOUR_S, concatenate, put, select
 from advisor.providers import SHORTEST_BILL_H, charged_h
 from advisor.rank.front import Front, pareto_front
-from advisor.rank.group_offers import MixedOffers, mixed_offers
 from advisor.rank.renting import Renting, asking_h
 from advisor.rank.rows import MixedRow, kept_factor
+
+if TYPE_CHECKING:
+    from advisor.rank.group_offers import MixedOffers
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -454,6 +455,8 @@ def mixed_rows(
     """
     if job.work is None or len(offers) == 0:
         return None
+    from advisor.rank.group_offers import mixed_offers
+
     case = predictor.case(job, space=request.space, known_network=request.known_network)
     clusters = mixed_offers(
         case, offers, side, predictor.catalogue.types, request.counts, request.max_nodes,
@@ -588,6 +591,8 @@ class MixedSearch(_Bounded):
     def _answer(self, machines: Machines) -> tuple[Choice | None, TimeColumns]:
         """Return what ``plan`` answers for groups of machines, asked once whatever they cost."""
         if machines not in self.answers:
+            from advisor.estimate import best_released
+
             cluster = NamedCluster(groups=tuple(self._group(*one) for one in machines))
             model = model_on(self.case, self.catalogue, cluster.groups)
             batch = self.case.job.global_batch

@@ -426,9 +426,8 @@ class Layout:
     def __post_init__(self) -> None:
         degrees = (self.dp, self.tp, self.pp, self.cp, self.ep, self.micro_batch,
                    self.accumulation_steps, self.virtual_stages, self.average_every)  # fmt: skip
-        if all(d >= 1 for d in degrees) and all(
-            n is None or n >= 1 for n in (self.shard_group, self.partial_layers)
-        ):
+        parts = [n for n in (self.shard_group, self.partial_layers) if n is not None]
+        if min(*degrees, *parts) >= 1:
             return  # nearly always, and layouts are made by the thousand
         names = ("dp", "tp", "pp", "cp", "ep", "micro_batch", "accumulation_steps",
                  "virtual_stages", "average_every", "shard_group", "partial_layers")  # fmt: skip

@@ -52,6 +52,7 @@ from advisor.planners.layouts.problem import (
     SearchSpace,
     axis_part,
     block,
+    flattened,
     layout_at,
     recomputes,
     shards,
@@ -79,15 +80,17 @@ class _Held:
     layouts: Layouts
     pp: Sequence[Ints]  # stages of each group, or set of groups, in pipeline order
     place: int  # in pipeline order
+    times: StageTimes  # of a layer, and what is sent, on the slowest kind
 
     @property
     def is_last(self) -> bool:
         """Whether the last stage, with the head, is among them."""
         return self.place == len(self.pp) - 1
 
-    def times(self) -> StageTimes:
-        """Return what a layer takes and what is sent, on the slowest kind."""
-        return stage_times(*(kind.case(self.layouts) for kind in self.kinds))
+    def take(self, rows: Ints) -> _Held:
+        """Return some of the candidates."""
+        layouts, pp = select(self.layouts, rows), [one[rows] for one in self.pp]
+        return replace(self, layouts=layouts, pp=pp, times=_taken([self.times], rows))
 
     def shapes(self, layers: Ints) -> Shapes:
         """Return the model of which every stage has so many layers, and the tables as here."""
@@ -123,13 +126,20 @@ class _Held:
             low, high = np.where(fits, middle, low), np.where(fits, high, middle - 1)
         return low
 
-    def ending_s(self, layers: Ints, one: StageTimes) -> Floats:
+    def ending_s(self, layers: Ints) -> Floats:
         """Return the exposed reductions of so many layers a stage, and their update [s]."""
-        shapes = self.shapes(layers)
+        shapes, one = self.shapes(layers), self.times
         computed = self.layouts.accumulation_steps * (layers * one.busy_s + one.head_s)
         cases = [replace(kind.case(self.layouts), shapes=shapes) for kind in self.kinds]
         reduced = [data_parallel_s(case, layers * one.backward_s, computed) for case in cases]
         return slowest(reduced) + slowest([optimizer_s(case) for case in cases])
+
+
+def _taken(kinds: Sequence[StageTimes], rows: Ints) -> StageTimes:
+    """Return some candidates' times, on the slowest kind."""
+    names, n = [f.name for f in fields(StageTimes)], np.shape(kinds[0].busy_s)
+    columns = {name: slowest([getattr(one, name) for one in kinds]) for name in names}
+    return StageTimes(**{name: np.broadcast_to(one, n)[rows] for name, one in columns.items()})
 
 
 def apportion(
@@ -220,12 +230,13 @@ class MixedPlan:
 
 
 def search_mixed(
-    groups: Sequence[MachineGroup], global_batch: int, *, space: SearchSpace = _EVERYTHING
-) -> MixedPlan:
+    groups: Sequence[MachineGroup], global_batch: int, *, space: SearchSpace = _EVERYTHING,
+    most_s: float = math.inf,
+) -> MixedPlan:  # fmt: skip
     """Return the fastest pipeline over all groups.
 
     ``groups``: of the same transformer; ``space``: what may be chosen; ``pp`` counts the stages of
-    all groups.
+    all groups; ``most_s``: slower pipelines are not looked for [s].
 
     Raises PlanningError if sizes make no sense, nothing divides, or nothing fits.
     """
@@ -242,19 +253,31 @@ def search_mixed(
     considered = fitting = 0
     shortest = np.inf
     candidates = _candidates(groups, global_batch, space)
+    timed = [stage_times(g.problem.case(candidates)) for g in groups]
     for order in _orders(len(groups)):
-        for spans, layouts, pp in _placed([groups[i].devices for i in order], candidates):
+        for spans, rows, pp in _placed([groups[i].devices for i in order], candidates):
+            layouts = select(candidates, rows)
             held = [
-                _Held([groups[order[i]].problem for i in span], layouts, pp, k)
+                _Held(
+                    [groups[order[i]].problem for i in span], layouts, pp, k,
+                    _taken([timed[order[i]] for i in span], rows),
+                )
                 for k, span in enumerate(spans)
-            ]
+            ]  # fmt: skip
+            considered += rows.size
+            if most_s < math.inf:
+                near = _within(held, nodes, most_s)
+                if not near.size:
+                    continue
+                held = [stages.take(near) for stages in held]
             found = _evaluate(held, nodes, cut)
-            considered += found.step_s.size
             fitting += int(np.count_nonzero(np.isfinite(found.step_s)))
             shortest = min(shortest, float(found.missing_bytes.min()))
             row = int(np.argmin(found.step_s))
             if found.step_s[row] < (np.inf if best is None else best.step_s):
                 best = _describe(order, spans, held, found, row, cut)
+    if best is None and not np.isfinite(shortest) and considered:
+        raise impossible(f"no pipeline takes {most_s:.3g} s or less", "name no longest step")
     if best is None:
         raise _nothing(transformer, groups, considered, shortest)
     return replace(best, considered=considered, fitting=fitting)
@@ -298,10 +321,7 @@ def _candidates(groups: Sequence[MachineGroup], global_batch: int, space: Search
     if one.admits is not None:
         # Rules about cutting layers into stages evenly do not hold of other cuts.
         valid = valid & one.admits(replace(layouts, pp=np.minimum(layouts.pp, 2)))
-    columns = {f.name: getattr(layouts, f.name) for f in fields(Layouts)}
-    shape = np.broadcast_shapes(valid.shape, *(np.shape(one) for one in columns.values()))
-    rows = np.broadcast_to(valid, shape)
-    return Layouts(**{name: np.broadcast_to(one, shape)[rows] for name, one in columns.items()})
+    return flattened(layouts, valid)
 
 
 # Which groups hold each run of stages.
@@ -310,8 +330,8 @@ Spans = tuple[tuple[int, ...], ...]
 
 def _placed(
     devices: Sequence[int], candidates: Layouts
-) -> Iterator[tuple[Spans, Layouts, list[Ints]]]:
-    """Yield candidates whose stages lie on the same groups, and the stages of each such run.
+) -> Iterator[tuple[Spans, Ints, list[Ints]]]:
+    """Yield rows whose stages lie on the same groups, and the stages of each such run.
 
     ``devices``: of the groups in pipeline order.
     """
@@ -326,9 +346,24 @@ def _placed(
         runs = [(span, len(list(same))) for span, same in groupby(of_stage)]
         by_spans.setdefault(tuple(span for span, _ in runs), {})[pp] = tuple(n for _, n in runs)
     for spans, counts in by_spans.items():
-        layouts = select(candidates, np.flatnonzero(np.isin(stages, list(counts))))
-        table = np.array([counts[pp] for pp in np.asarray(layouts.pp).tolist()])
-        yield spans, layouts, list(table.T)
+        rows = np.flatnonzero(np.isin(stages, list(counts)))
+        table = np.array([counts[pp] for pp in stages[rows].tolist()])
+        yield spans, rows, list(table.T)
+
+
+def _within(held: Sequence[_Held], nodes: int, most_s: float) -> Ints:
+    """Return the rows of candidates whose step may be so short: by time, whatever their memory.
+
+    Layers shared by speed as if they could be cut, and neither reductions nor updates.
+    """
+    one, layouts, times = held[0].kinds[0], held[0].layouts, [h.times for h in held]
+    layers, m = one.transformer.layers, np.asarray(layouts.accumulation_steps)
+    layer_s = [t.busy_s + t.inside_s for t in times]
+    rate = np.sum([p / t for p, t in zip(held[0].pp, layer_s, strict=True)], axis=0)
+    row = times[-1].head_s + layers * reduce(np.minimum, layer_s)
+    sent = m * slowest([t.send_s for t in times])
+    least = (row + (m - 1) * layers / rate + sent) * straggling(one.parameters, float(nodes))
+    return np.flatnonzero(least * (1 - 1e-6) <= most_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,7 +410,7 @@ def _evaluate(held: Sequence[_Held], nodes: int, cut: Sequence[int] | None) -> _
     """
     layouts, pp, one = held[0].layouts, held[0].pp, held[0].kinds[0]
     in_all, m = one.transformer.layers, np.asarray(layouts.accumulation_steps)
-    times = [stages.times() for stages in held]
+    times = [stages.times for stages in held]
     layer_s = [t.busy_s + t.inside_s for t in times]
     head = np.broadcast_to(times[-1].head_s, m.shape)
     most = [stages.most() for stages in held]
@@ -388,7 +423,7 @@ def _evaluate(held: Sequence[_Held], nodes: int, cut: Sequence[int] | None) -> _
     fits = np.isfinite(longest)
     layers = [np.maximum(n, 1) for n in layers]
     line = row + (m - 1) * np.where(fits, longest, 0.0)
-    endings = [stages.ending_s(n, t) for stages, n, t in zip(held, layers, times, strict=True)]
+    endings = [stages.ending_s(n) for stages, n in zip(held, layers, strict=True)]
     network = m * slowest([t.send_s for t in times]) + slowest(endings)
     slow = straggling(one.parameters, np.asarray(float(nodes)))
     share = np.ceil(in_all / np.asarray(layouts.pp)).astype(np.int64)

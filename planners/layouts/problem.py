@@ -283,6 +283,14 @@ def block(
     return layouts, is_sharded & is_hierarchical
 
 
+def flattened(layouts: Layouts, valid: Bools) -> Layouts:
+    """Return the valid entries of a block in order, as columns of shape (n,)."""
+    columns = {f.name: getattr(layouts, f.name) for f in fields(Layouts)}
+    shape = np.broadcast_shapes(valid.shape, *(np.shape(one) for one in columns.values()))
+    rows = np.broadcast_to(valid, shape)
+    return Layouts(**{name: np.broadcast_to(one, shape)[rows] for name, one in columns.items()})
+
+
 def layout_at(layouts: Layouts, index: tuple[int, ...], shape: tuple[int, ...]) -> Layout:
     """Return one entry of a block as a layout."""
 
@@ -350,6 +358,7 @@ class Found:
 
 # Entries of a block: its temporaries stay in the processor's cache.
 _BLOCK: Final = 60_000
+_MOST_KEPT: Final = 128  # blocks whose memory is kept: half a megabyte each, or less
 _FULL: Final = RECOMPUTES.index("full")
 # Micro-batches among which the fewest seconds a sample are looked for: beyond, nothing saturates.
 _LARGE_MICRO_BATCHES: Final = (1, 4, 16, 64, 256, 1024)
@@ -375,6 +384,10 @@ class LayoutProblem(LayoutConditions):
     # the same on other kinds of node that train with these: every rank has an equal share, so that
     # each part of a step is the slowest kind's, and a layout must fit on all
     beside: tuple[LayoutProblem, ...] = ()
+    # blocks with their memory, the same on all machines: problems of one model share them
+    blocks: dict[object, tuple[Layouts, Bools, Floats]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
 
     @property
     def kinds(self) -> tuple[LayoutProblem, ...]:
@@ -440,7 +453,8 @@ class LayoutProblem(LayoutConditions):
         found = Found()
         axis = splits(self.transformer, devices, global_batch, space)
         moves, stays = _moving(shards(space))
-        missing_s = self._stay(axis, recomputes(space), stays, found)
+        key = devices, global_batch, space, self.joined_devices
+        missing_s = self._stay(axis, recomputes(space), stays, found, key)
         if moves["zero_stage"].size:
             self._move(axis, recomputes(space), moves, missing_s, found)
         return found
@@ -451,17 +465,16 @@ class LayoutProblem(LayoutConditions):
         recompute, shard = recomputes(space), shards(space)
         for start in range(0, np.size(axis.dp), _BLOCK // 16):
             part = axis_part(axis, slice(start, start + _BLOCK // 16))
-            layouts, valid = block(part, recompute, shard, self.joined_devices)
-            if self.admits is not None:
-                valid = valid & self.admits(layouts)
+            layouts, valid = self._valid(part, recompute, shard)
             valid = valid & self.on_host(layouts)[1]
             if np.any(valid & (self.needed_bytes(layouts) <= self.capacity_bytes)):
                 return True
         return False
 
     def _stay(
-        self, axis: Layouts, recompute: dict[str, Ints], shard: dict[str, Ints], found: Found
-    ) -> Floats:
+        self, axis: Layouts, recompute: dict[str, Ints], shard: dict[str, Ints], found: Found,
+        key: tuple[object, ...],
+    ) -> Floats:  # fmt: skip
         """Look at all layouts with nothing in host memory.
 
         Returns the least time of each split among those that do not fit. [s]
@@ -469,8 +482,18 @@ class LayoutProblem(LayoutConditions):
         missing_s = np.full(np.size(axis.dp), np.inf)
         width = max(1, _BLOCK // (recompute["recompute"].size * shard["zero_stage"].size))
         for start in range(0, np.size(axis.dp), width):
-            part = slice(start, start + width)
-            missing_s[part] = self._block(axis_part(axis, part), recompute, shard, found)
+            part, known = slice(start, start + width), self.blocks.get((*key, start))
+            if known is None:
+                layouts, valid = self._valid(axis_part(axis, part), recompute, shard)
+                known = layouts, valid, self.needed_bytes(layouts)
+                if len(self.blocks) >= _MOST_KEPT:
+                    self.blocks.clear()
+                self.blocks[(*key, start)] = known
+            times, fits = self._look(*known, found, moves=False)
+            _, valid, used = known
+            shape = np.broadcast_shapes(used.shape, valid.shape)
+            missing = np.broadcast_to(np.where(valid & ~fits, times.step_s, np.inf), shape)
+            missing_s[part] = missing.min(axis=(1, 2))
         return missing_s
 
     def _move(
@@ -486,21 +509,33 @@ class LayoutProblem(LayoutConditions):
             rows = rows[missing_s[rows] < found.least_s]
             if not rows.size:
                 return
-            self._block(axis_part(axis, rows), recompute, shard, found)
+            layouts, valid = self._valid(axis_part(axis, rows), recompute, shard)
+            layouts = flattened(layouts, valid)  # few are
+            if np.size(layouts.dp):
+                valid = np.ones(np.shape(layouts.dp), dtype=bool)
+                self._look(layouts, valid, self.needed_bytes(layouts), found, moves=True)
 
-    def _block(
-        self, part: Layouts, recompute: dict[str, Ints], shard: dict[str, Ints],
-        found: Found,
-    ) -> Floats:  # fmt: skip
-        """Look at a block; return the least time of each split that does not fit [s]."""
+    def _valid(
+        self, part: Layouts, recompute: dict[str, Ints], shard: dict[str, Ints]
+    ) -> tuple[Layouts, Bools]:
+        """Return a block, and which of its entries are valid and run by some framework."""
         layouts, valid = block(part, recompute, shard, self.joined_devices)
-        if self.admits is not None:
-            valid = valid & self.admits(layouts)
-        used = self.needed_bytes(layouts)
+        return layouts, valid if self.admits is None else valid & self.admits(layouts)
+
+    def _look(
+        self, layouts: Layouts, valid: Bools, used: Floats, found: Found, *, moves: bool
+    ) -> tuple[StepTimes, Bools]:
+        """Look at a block; return its times, and what fits.
+
+        ``used``: memory of the fullest device [bytes]; ``moves``: whether anything is moved to
+        host memory.
+        """
         if self.parts_layers:
             layouts = replace(layouts, partial_layers=self._fewest_layers(layouts, used))
             used = self.needed_bytes(layouts)
-        on_host, has_room = self.on_host(layouts)
+        on_host, has_room = np.zeros(()), np.asarray(True)
+        if moves:
+            on_host, has_room = self.on_host(layouts)
         shape = np.broadcast_shapes(used.shape, valid.shape, on_host.shape)
         fits = valid & (used <= self.capacity_bytes) & has_room
         found.considered += int(np.count_nonzero(valid)) * (
@@ -518,8 +553,7 @@ class LayoutProblem(LayoutConditions):
             place = tuple(int(i) for i in index)
             layout = layout_at(layouts, place, shape)
             found.best = planned(layout, times, (used, on_host), place, shape)
-        missing_s = np.where(valid & ~fits, times.step_s, np.inf)
-        return np.asarray(np.broadcast_to(missing_s, shape).min(axis=(1, 2)))
+        return times, fits
 
     def _fewest_layers(self, layouts: Layouts, used: Floats) -> Ints:
         """Return how many layers of a chunk must be recomputed, or lie in host memory; 0 for all.

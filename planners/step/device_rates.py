@@ -146,7 +146,7 @@ class Devices(Sequence[Device]):
         """Return a number of every device, or another where it has none."""
 
         def known(whole: Devices) -> Floats:
-            values = (getattr(device, name) for device in whole._table)
+            values = [getattr(device, name) for device in whole._table]
             return np.array([other if one is None else one for one in values], float)
 
         return self.kept((name, other), known)

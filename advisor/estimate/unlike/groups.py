@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -39,6 +40,7 @@ class OnGroups:
     coverage: float = 0.9  # probability that an interval holds the true value
     command: tuple[str, ...] = ()  # the recorded command line; empty for a described model
     only_released: bool = False  # leave out what no released framework runs
+    most_s: float = math.inf  # slower ways need not be found: another one is as fast [s]
 
     @property
     def space(self) -> SearchSpace:

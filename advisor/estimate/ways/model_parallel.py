@@ -252,29 +252,39 @@ def on_machine(case: StepCase, row: int) -> OnMachine:
 
 
 def _on_machine(case: StepCase, row: int) -> OnMachine:
-    fleet, work, constants = case.fleet, case.work, case.constants
-    assert work.transformer is not None
-    on = _on_device(case, int(fleet.device[row]))
-    problem = LayoutProblem(
-        transformer=work.transformer,
-        machines=_machines(case, row, on),
-        software=software_of(work),
-        parameters=constants.layout.parameters,
-        memory=constants.memory,
-        block_table=on.block_table,
+    on = _on_device(case, int(case.fleet.device[row]))
+    machines = _machines(case, row, on)
+    problem = replace(
+        _on_any(case, machines), machines=machines, block_table=on.block_table,
         device_factor=on.factor,
-        trained_share=trained_share(work),
-        passed_share=passed_share(work),
-        parts_layers=_parts_layers(case),
-        admits=partial(
-            is_runnable,
-            shapes=shapes_of(work.transformer),
-            setup=work.setup,
-            precision=work.precision,
-            frameworks=frameworks_of(work.setup),
-        ),
-    )
-    return OnMachine(problem=problem, law=on, is_rdma=bool(fleet.is_rdma[row]))
+    )  # fmt: skip
+    return OnMachine(problem=problem, law=on, is_rdma=bool(case.fleet.is_rdma[row]))
+
+
+def _on_any(case: StepCase, machines: Machines) -> LayoutProblem:
+    """Return what the problems on all machines have in common, on some; made once."""
+    work, constants, key = case.work, case.constants, ("layout problem",)
+    assert work.transformer is not None
+    if key not in case.seen:
+        case.seen[key] = LayoutProblem(
+            transformer=work.transformer,
+            machines=machines,
+            software=software_of(work),
+            parameters=constants.layout.parameters,
+            memory=constants.memory,
+            trained_share=trained_share(work),
+            passed_share=passed_share(work),
+            parts_layers=_parts_layers(case),
+            admits=partial(
+                is_runnable,
+                shapes=shapes_of(work.transformer),
+                setup=work.setup,
+                precision=work.precision,
+                frameworks=frameworks_of(work.setup),
+            ),
+        )
+    known: LayoutProblem = case.seen[key]
+    return known
 
 
 def _on_device(case: StepCase, index: int) -> OnDevice:

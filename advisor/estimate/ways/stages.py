@@ -10,6 +10,7 @@ Two forms, the better one counts (one that a released framework runs before one 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -85,8 +86,10 @@ def stages_of_one_width(case: OnGroups) -> Choice:
 def _found(case: OnGroups, groups: Sequence[MachineGroup]) -> MixedPlan:
     """Return the fastest of what the stack does; of all, where nobody named one that can."""
     first, *others = stack_spaces(case.space, case.model.work.setup)
+    # What else it can do is asked for only where nothing fits, however slow.
+    most_s = case.most_s if not others else math.inf
     try:
-        return search_mixed(groups, case.global_batch, space=first)
+        return search_mixed(groups, case.global_batch, space=first, most_s=most_s)
     except PlanningError:
         if not others:
             raise

@@ -126,6 +126,8 @@ def _best(case: OnGroups) -> _Split:
         stages = np.array(able if _RECOMPUTES[kept] in space.recomputes else (), dtype=np.int64)
         if isinstance(law, LayoutLaw):
             stages = stages[law.runs(_replica(case, 1, 1, stages, kept))]
+        if found and _least_s(case, kept) > min(x.whole.step_s for x in found):
+            continue
         largest = _largest(case, stages[:, None, None], kept)
         for zero, (once, most) in zip(stages.tolist(), largest, strict=True):
             try:
@@ -140,6 +142,20 @@ def _best(case: OnGroups) -> _Split:
     return min(found, key=lambda x: x.whole.step_s)
 
 
+def _least_s(case: OnGroups, kept: Kept) -> float:
+    """Return a bound from below on a step: computing at every device's best micro-batch [s].
+
+    Between its points a curve is straight, so a sample takes least at one of them, or far beyond.
+    """
+    times = _curve(case, kept).time_s
+    each = np.minimum(
+        (times / 2.0 ** np.arange(times.shape[1])).min(axis=1),
+        2 * np.diff(times[:, -2:])[:, 0] / 2.0 ** (times.shape[1] - 1),
+    )
+    count = np.array([g.devices for g in case.groups])
+    return float(case.global_batch / (count / each).sum()) * (1 - 1e-9)
+
+
 def _replica(
     case: OnGroups, micro_batch: Column, steps: Column, zero: Column, kept: Kept
 ) -> Layouts:
@@ -148,22 +164,37 @@ def _replica(
 
 def _missing(case: OnGroups, rows: Layouts, kept: Kept) -> Floats:
     """Return what the groups' devices lack for workers, by group on the last axis [bytes]."""
-    room = [case.model.room_bytes(g) for g in case.groups]
-    return np.asarray(case.model.replica_bytes(rows, kept) - np.array(room))
+    return np.asarray(case.model.replica_bytes(rows, kept) - np.array(_rooms(case)))
+
+
+def _rooms(case: OnGroups) -> list[float]:
+    return [case.model.room_bytes(g) for g in case.groups]
 
 
 def _largest(case: OnGroups, zero: Ints, kept: Kept) -> Ints:
-    """Return each group's largest micro-batch, one and several a step, by halving.
+    """Return each group's largest micro-batch, one and several a step; made once for a room.
 
     ``zero``: (stages, 1, 1); the answer is (stages, 2, groups); 0 where not even one sample fits.
     """
+    # Another law's model may differ: what was found is its own.
+    seen, law = case.model.places[0].case.seen, type(case.model.law)
+    same = ("largest", law, case.global_batch, case.cluster.devices, zero.tobytes(), kept)
+    rooms = _rooms(case)
+    if unknown := sorted({room for room in rooms if (*same, room) not in seen}):
+        found = _halved(case, zero, kept, np.array(unknown))
+        seen.update(((*same, room), found[..., i]) for i, room in enumerate(unknown))
+    return np.stack([seen[*same, room] for room in rooms], axis=-1)
+
+
+def _halved(case: OnGroups, zero: Ints, kept: Kept, rooms: Floats) -> Ints:
+    """Return the largest micro-batch for each room on the last axis."""
     steps = np.array([[1], [2]])  # gradients are there from the second one on
-    low = np.zeros((zero.shape[0], 2, len(case.groups)), dtype=np.int64)
+    low = np.zeros((zero.shape[0], 2, rooms.size), dtype=np.int64)
     high = np.full_like(low, case.global_batch)
     while (low < high).any():
         middle = (low + high + 1) // 2
         rows = _replica(case, np.maximum(middle, 1), steps, zero, kept)
-        fits = _missing(case, rows, kept) <= 0
+        fits = np.asarray(case.model.replica_bytes(rows, kept)) <= rooms
         low, high = np.where(fits, middle, low), np.where(fits, high, middle - 1)
     return low
 
