@@ -18,7 +18,7 @@ from advisor.answer import Command
 from advisor.estimate.case import StepCase, is_laid_out_by_shape
 from advisor.estimate.knowledge.laws import LayoutLaw
 from advisor.estimate.plan import Choice
-from advisor.estimate.time_columns import STATUSES, TimeColumns, shares_of
+from advisor.estimate.time_columns import TimeColumns, shares_of
 from advisor.estimate.unlike.groups import OnGroups
 from advisor.estimate.unlike.places import Place
 from advisor.estimate.ways.data_parallel import data_parallel
@@ -30,7 +30,7 @@ from advisor.estimate.ways.model_parallel import (
     waits_of,
     within_links,
 )
-from advisor.estimate.ways.recorded_units import improved
+from advisor.estimate.ways.recorded_units import improved, unit_model
 from advisor.planners.core import Floats, Layout, Offload, PlanningError, Recompute
 from advisor.planners.layouts import check, layout_columns, nothing_fits
 
@@ -92,15 +92,15 @@ def _by_units(case: OnGroups) -> Choice:
         raise PlanningError("its machines hold unlike numbers of devices")
     places = over_slowest_links(case)
     found = [_best(p, case.nodes) for p in places]
-    if len({_form(one) for one in found}) > 1:
-        # Each kind would have another layout: the best of them that is slowest nowhere.
-        forms = dict.fromkeys(_form(one) for one in found if not one.status[0])
-        tried = [[_best(_held_to(p, form), case.nodes) for p in places] for form in forms]
-        found = min(tried, key=_slowest_s, default=found)
+    forms = dict.fromkeys(_form(one) for one in found if not one.status[0])
+    if len(forms) > 1 or (forms and any(one.status[0] for one in found)):
+        # Each kind would have another layout: the one whose slowest kind is fastest.
+        held = [[_best(_held_to(p, form), case.nodes) for p in places] for form in forms]
+        found = min(held, key=_slowest_s)
     for place, one in zip(places, found, strict=True):
         if one.status[0]:
-            reason = STATUSES[int(one.status[0])].replace("_", " ")
-            raise PlanningError(f"{place.group.part.name}: {reason}", exit_code=3)
+            why = unit_model(place.case).refusal(place.row, case.nodes)
+            raise why or PlanningError(f"it does not run on {place.group.part.name}", exit_code=3)
     labels = [p.group.label for p in places]
     slow = max(found, key=lambda one: float(one.step_s[0]))
     step_s = float(slow.step_s[0])
@@ -175,9 +175,7 @@ def over_slowest_links(case: OnGroups) -> tuple[Place, ...]:
 def _over(place: Place, links: Mapping[str, Any]) -> Place:
     key, fleet = ("over links", *links.values()), place.case.fleet
     if key not in place.case.seen:
-        ruled = {
-            name: np.full_like(getattr(fleet, name), value) for name, value in links.items()
-        }
+        ruled = {name: np.full_like(getattr(fleet, name), value) for name, value in links.items()}
         place.case.seen[key] = _asked_anew(place.case, fleet=replace(fleet, **ruled))
     return replace(place, case=place.case.seen[key])
 
