@@ -109,6 +109,7 @@ def test_a_slower_recorded_step_makes_every_way_slower(make_job: MakeJob, on_unl
 def test_unlike_machines_get_every_way(on_unlike: Plan) -> None:
     found = on_unlike
     assert {c.name for c in found.choices} | set(found.left_out) == {
+        "equal shares",
         "uneven batches",
         "uneven batches and state",
         "pipeline over groups",
@@ -290,7 +291,9 @@ def test_a_recorded_example_is_planned_from_the_command_line(runs: Path) -> None
     assert record["predictor"]["name"] == predictor().name
     assert record["model"]["transformer"] == {"blocks": 3, "hidden": 64, "tokens": 32}
     assert record["global_batch"] == 96
-    assert {"uneven batches", "pipeline over groups"} <= {p["name"] for p in record["plans"]}
+    assert "uneven batches" in {p["name"] for p in record["plans"]}
+    # Equal machines would not be cut into stages for so short a job, either.
+    assert "waiting" in record["left_out"]["pipeline over groups"]
     words = shlex.split(record["plans"][0]["commands"][0]["command"], comments=True)
     assert "torchrun" in words
     assert "--context" in words

@@ -21,6 +21,7 @@ from advisor.catalogue import (
     OfferFilter,
     link_between,
 )
+from advisor.catalogue.networks import GBIT_BYTES
 from advisor.collectors import bounded
 from advisor.errors import AdvisorError, CatalogueError, UsageError
 from advisor.planners.core import GIB, Device, Link, Machines, Node
@@ -214,7 +215,18 @@ def _merged(
         known = found.get(group.node)
         count = group.count + (known[0].count if known else 0)
         found[group.node] = replace(group, count=count), of_type
-    return list(found.values())
+    labels = [group.label for group, _ in found.values()]
+    return [
+        (group if labels.count(group.label) == 1 else _told_apart(group), of_type)
+        for group, of_type in found.values()
+    ]
+
+
+def _told_apart(group: ClusterGroup) -> ClusterGroup:
+    """Return a group called by its links, too, as another has the same accelerators."""
+    link, network = group.node.intra.name, group.node.network
+    rate = network.bytes_per_s / GBIT_BYTES
+    return replace(group, label=f"{group.label}:{link}@{rate:g}Gbps")
 
 
 def _group(item: str, catalogue: Catalogue) -> tuple[ClusterGroup, InstanceType | None]:
