@@ -291,7 +291,9 @@ def test_a_recorded_example_is_planned_from_the_command_line(runs: Path) -> None
     assert record["predictor"]["name"] == predictor().name
     assert record["model"]["transformer"] == {"blocks": 3, "hidden": 64, "tokens": 32}
     assert record["global_batch"] == 96
-    assert {"uneven batches", "pipeline over groups"} <= {p["name"] for p in record["plans"]}
+    assert "uneven batches" in {p["name"] for p in record["plans"]}
+    # Equal machines would not be cut into stages for so short a job, either.
+    assert "waiting" in record["left_out"]["pipeline over groups"]
     words = shlex.split(record["plans"][0]["commands"][0]["command"], comments=True)
     assert "torchrun" in words
     assert "--context" in words

@@ -21,6 +21,7 @@ from advisor.catalogue import (
     OfferFilter,
     link_between,
 )
+from advisor.catalogue.networks import GBIT_BYTES
 from advisor.collectors import bounded
 from advisor.errors import AdvisorError, CatalogueError, UsageError
 from advisor.planners.core import GIB, Device, Link, Machines, Node
@@ -101,8 +102,9 @@ class NamedCluster:
 # the link inside a machine after a colon (``nvlink`` or ``pcie``; the card's own otherwise) and
 # its power limit after another (``:500W``, as ``nvidia-smi`` says it), and
 # the machine's network after an at sign (otherwise that of machines that are rented with these
-# accelerators; from 100 Gbps on it is taken to bypass the kernel, as InfiniBand and EFA do). More
-# than eight GPUs without a number of machines are in as many as hold them (``machines_filled``).
+# accelerators; from 100 Gbps on, as sold or as measured of such a card, it is taken to bypass the
+# kernel, as InfiniBand and EFA do). More than eight GPUs without a number of machines are in as
+# many as hold them (``machines_filled``).
 # ``72xGB200`` is a rack: 18 machines of four whose NVLink
 # joins all 72, each with that network. Groups are joined by ``+`` or a comma, and the two forms
 # may be mixed. A file (``.json`` or ``.toml``) has a list ``groups`` of tables with
@@ -130,6 +132,10 @@ _HOST_PER_DEVICE_MEMORY: Final = 2.0
 _NETWORK_LATENCY_S: Final = 48e-6
 _RDMA_LATENCY_S: Final = 15e-6
 _INTRA_LATENCY_S: Final = 10e-6
+# What a card's user may have measured of its nominal rate: of an Ethernet frame of 1,538 bytes on
+# the wire, preamble and gap among them, 1,448 are TCP's payload. No rate in the catalogue lies
+# between 85 Gbit/s, which is sold without RDMA, and 100.
+_MEASURED_SHARE: Final = 1448 / 1538
 
 
 def read_cluster(text: str, catalogue: Catalogue) -> NamedCluster:
@@ -209,7 +215,18 @@ def _merged(
         known = found.get(group.node)
         count = group.count + (known[0].count if known else 0)
         found[group.node] = replace(group, count=count), of_type
-    return list(found.values())
+    labels = [group.label for group, _ in found.values()]
+    return [
+        (group if labels.count(group.label) == 1 else _told_apart(group), of_type)
+        for group, of_type in found.values()
+    ]
+
+
+def _told_apart(group: ClusterGroup) -> ClusterGroup:
+    """Return a group called by its links, too, as another has the same accelerators."""
+    link, network = group.node.intra.name, group.node.network
+    rate = network.bytes_per_s / GBIT_BYTES
+    return replace(group, label=f"{group.label}:{link}@{rate:g}Gbps")
 
 
 def _group(item: str, catalogue: Catalogue) -> tuple[ClusterGroup, InstanceType | None]:
@@ -390,7 +407,10 @@ def _of_gpus(words: re.Match[str], item: str, catalogue: Catalogue) -> ClusterGr
         gpus,
         intra=Link(name=link, bytes_per_s=intra, latency_s=_INTRA_LATENCY_S),
         network=_network_link(
-            rate, is_rdma=assumed.is_rdma if assumed else rate >= RDMA_FROM_BYTES_PER_S
+            rate,
+            is_rdma=assumed.is_rdma
+            if assumed
+            else rate >= _MEASURED_SHARE * RDMA_FROM_BYTES_PER_S,
         ),
         host_bytes_per_s=known.host_bytes_per_s,
         vcpus=12 * gpus,

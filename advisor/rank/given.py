@@ -285,7 +285,7 @@ FAMILIES: Final[tuple[dict[str, Any], ...]] = (
 def plan(question: PlanQuestion) -> Plan:
     """Return the ways to train on the cluster, those that a released framework runs first.
 
-    ``choices`` use all machines (or, of unlike ones, all of a type); ``front`` holds what equal
+    ``choices`` use all machines (or, of unlike ones, those of a type); ``front`` holds what equal
     machines do on fewer of them.
 
     Raises UsageError if constraints or objective make no sense for the cluster. Raises
@@ -388,10 +388,14 @@ def _unlike(
 
 
 def _alone(on: OnGroup) -> Choice:
-    columns = on.columns([on.group.count], on.question.space)
-    if columns.status[0]:
+    """Return the best of a group alone: on all of its machines, or on fewer."""
+    columns = on.columns(node_counts(on.group.count), on.question.space)
+    possible = np.flatnonzero(columns.status == 0)
+    if not possible.size:
         raise on.refusal(columns)
-    choice = on.choice(columns, 0, on.question.space)
+    paid = columns.count[possible] if on.question.objective == "cost" else 1
+    best = possible[np.argmin(columns.step_s[possible] * paid)]
+    choice = on.choice(columns, int(best), on.question.space)
     return replace(choice, name=f"{on.group.label} alone")
 
 

@@ -52,7 +52,7 @@ from advisor.planners.memory import (
     training_memory_bytes,
     unit_state_bytes,
 )
-from advisor.planners.step import KERNELS, Unit, block_times, work_units
+from advisor.planners.step import KERNELS, Unit, block_times, step_time, work_units
 from advisor.planners.systems import ring_s
 
 # Micro-batches at which units are timed; lines in between and beyond.
@@ -115,6 +115,10 @@ class UnitLaw(Protocol):
 
     def reduced(self, groups: Sequence[ClusterGroup], stage: Stage) -> ReducedStep:
         """Return the step of a stage with the reduction over all devices of the groups."""
+        ...
+
+    def other_log_sd(self, groups: Sequence[ClusterGroup], micro_batch: Column) -> float:
+        """Return what is not known of a step besides its layers and links, as one deviation."""
         ...
 
     def state_bytes(self, table: UnitTable, workers: int, zero_stage: int) -> Floats:
@@ -226,12 +230,14 @@ class ModelOn:
         ]
         return float(np.max(waits, initial=0.0))
 
-    def log_sd(self, groups: Sequence[ClusterGroup], added: float = 0.0) -> float:
+    def log_sd(
+        self, groups: Sequence[ClusterGroup], added: float = 0.0, micro_batch: Column = 1
+    ) -> float:
         """Return one standard deviation of ln(error) of a step on unlike devices."""
         kernel = KERNELS[self.work.setup.base_bits]
         of_weights = max(kernel.log_sd_on(g.part.architecture) for g in groups)
         of_times = max(self.times(g).log_sd for g in groups)
-        return math.hypot(of_times, of_weights, added)
+        return math.hypot(of_times, of_weights, added, self.law.other_log_sd(groups, micro_batch))
 
 
 def replica(
@@ -329,6 +335,10 @@ class LayoutLaw:
             straggler_s=waiting,
             log_sd=max(of_links) * exposed / step_s,
         )
+
+    def other_log_sd(self, groups: Sequence[ClusterGroup], micro_batch: Column) -> float:
+        """Return nothing: the layers' errors hold their hosts'."""
+        return 0.0
 
     def _on(self, groups: Sequence[ClusterGroup]) -> list[Machines]:
         return [self.machines[g.label].problem.machines for g in groups]
@@ -451,6 +461,15 @@ class OperatorLaw:
             straggler_s=float(columns.straggler_s),
             log_sd=float(columns.log_sd),
         )
+
+    def other_log_sd(self, groups: Sequence[ClusterGroup], micro_batch: Column) -> float:
+        """Return what unknown hosts, and another number of devices, add (``data_parallel``)."""
+        case, targets = self.units.case, [g.node.device for g in groups]
+        each = np.broadcast_to(np.asarray(micro_batch, float), len(targets))
+        hosts = step_time(case.work, targets, each, case.constants.device).host_log_sd
+        heard = case.anchors.unheard(targets, case.constants)
+        of_size = case.anchors.size_log_sd(np.array([sum(g.devices for g in groups)]))
+        return math.hypot(float((np.diagonal(hosts) * heard).max()), float(of_size[0]))
 
     def state_bytes(self, table: UnitTable, workers: int, zero_stage: int) -> Floats:
         """Return weights, gradients and optimizer state by unit on one of ``workers`` [bytes]."""

@@ -79,7 +79,7 @@ def _unit_s(case: StepCase, used: Integers) -> tuple[Floats, Floats, Floats]:
         of_sample = both / times.micro_batches[inside, None]
         each.append(of_sample.min(axis=0))
         whole.append(of_sample.sum(axis=1).min())
-        passed.append(both.min(axis=0))
+        passed.append(both.min(axis=0) / model.widest)  # blocks may be divided
     return np.stack(each), np.array(whole), np.stack(passed)
 
 

@@ -134,7 +134,7 @@ def _at(whole_s: Floats, micro_batch: Integers) -> Floats:
 _TABULATED: Final = tuple(float(2**k) for k in range(17))
 _HOST_BYTES_PER_S: Final = 11.1e9
 # Only a layout that is faster by more than measurements scatter is worth its complexity.
-_GAIN: Final = 1.03
+GAIN: Final = 1.03
 # What a faster layout could save of the whole job, below which none is looked for. [s]
 _WORTH_SEARCHING_S: Final = 60.0
 
@@ -152,10 +152,10 @@ def improved(case: StepCase, columns: TimeColumns, most_s: Floats | None = None)
     for row in np.flatnonzero(could_gain(case, columns)):
         at = int(columns.type_index[row])
         plain_s = columns.step_s[row]
-        worth_s = np.inf if np.isnan(plain_s) else plain_s / _GAIN
+        worth_s = np.inf if np.isnan(plain_s) else plain_s / GAIN
         limit_s = np.inf if most_s is None else float(most_s[row])
         found = model.best(at, int(columns.count[row]), min(worth_s, limit_s))
-        if found is not None and not found.step_s * _GAIN >= plain_s:
+        if found is not None and not found.step_s * GAIN >= plain_s:
             put_layout(columns, int(row), found, WAY, waiting_parts(found))
             columns.log_sd[row] = found.log_sd
         elif found is None and np.isnan(plain_s) and np.isfinite(limit_s):
@@ -164,7 +164,7 @@ def improved(case: StepCase, columns: TimeColumns, most_s: Floats | None = None)
 
 
 def could_gain(case: StepCase, columns: TimeColumns) -> NDArray[np.bool_]:
-    """Return the rows that another layout could make faster by more than ``_GAIN``, or fit at all.
+    """Return the rows that another layout could make faster by more than ``GAIN``, or fit at all.
 
     What no device or host of a row can hold, however the model is cut, is left out at once.
     Machines without accelerators are cut into stages only where nothing else fits; no machines are
@@ -176,7 +176,7 @@ def could_gain(case: StepCase, columns: TimeColumns) -> NDArray[np.bool_]:
     is_starved = _starved(case)[fleet.device[at]]
     is_accelerated = fleet.is_accelerated[at]
     with np.errstate(invalid="ignore"):
-        waits = columns.shares["network"] > 1.0 - 1.0 / _GAIN
+        waits = columns.shares["network"] > 1.0 - 1.0 / GAIN
         waiting_s = columns.shares["network"] * columns.step_s * case.job.paid_steps
         waits &= waiting_s > _WORTH_SEARCHING_S
     is_several = np.asarray(columns.layouts.dp) > 1
@@ -191,7 +191,7 @@ def could_gain(case: StepCase, columns: TimeColumns) -> NDArray[np.bool_]:
     found[rows] = np.where(
         is_crowded[rows],
         np.isfinite(least_s) & (least_s * case.job.paid_steps > _WORTH_SEARCHING_S),
-        least_s * _GAIN < columns.step_s[rows],
+        least_s * GAIN < columns.step_s[rows],
     )
     return np.asarray(found)
 

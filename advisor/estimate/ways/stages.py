@@ -22,7 +22,9 @@ from advisor.answer import Command
 from advisor.estimate.knowledge.laws import LayoutLaw, ReducedStep, Stage
 from advisor.estimate.plan import Choice
 from advisor.estimate.unlike.groups import ALONE, Machines, OnGroups, fullest, network_weights
+from advisor.estimate.ways.even import over_slowest_links, plainly
 from advisor.estimate.ways.model_parallel import stack_spaces
+from advisor.estimate.ways.recorded_units import GAIN, could_gain
 from advisor.planners.core import Floats, Layout, PlanningError, shapes_of
 from advisor.planners.layouts import (
     MachineGroup,
@@ -151,9 +153,10 @@ _NOT_RELEASED: Final = (
 def pipeline_over_groups(case: OnGroups) -> Choice:
     """Plan a pipeline whose stages are groups of machines.
 
-    Raises PlanningError if there are fewer units than groups, nothing divides, nothing fits, or
-    other degrees are asked for.
+    Raises PlanningError if there are fewer units than groups, nothing divides, nothing fits,
+    other degrees are asked for, or equal machines would not be cut into stages, either.
     """
+    worth_s = _worth_s(case)
     found: list[Choice] = []
     problems: list[PlanningError] = []
     forms: list[Callable[[OnGroups], Choice]] = [stages_of_one_width] if case.is_laid_out else []
@@ -167,7 +170,21 @@ def pipeline_over_groups(case: OnGroups) -> Choice:
             problems.append(error)
     if not found:
         raise problems[0] if problems else PlanningError(_NOT_RELEASED)
-    return min(found, key=lambda c: (not c.commands, c.step_time_s.value))
+    best = min(found, key=lambda c: (not c.commands, c.step_time_s.value))
+    if best.step_time_s.value >= worth_s:
+        raise PlanningError("stages save too little waiting for the network")
+    return best
+
+
+def _worth_s(case: OnGroups) -> float:
+    """Return the step from which on units are not cut, by the rule of equal machines [s]."""
+    if case.model.work.transformer is not None:
+        return float("inf")
+    alike = over_slowest_links(case)
+    plain = [plainly(p, -(-case.cluster.devices // p.group.node.devices)) for p in alike]
+    if not any(could_gain(p.case, one).any() for p, one in zip(alike, plain, strict=True)):
+        raise PlanningError("stages would save too little waiting for the network")
+    return max(float(np.nan_to_num(one.step_s[0], nan=np.inf)) for one in plain) / GAIN
 
 
 def words(choice: Choice, names: Mapping[str, str]) -> str:
@@ -309,7 +326,7 @@ def _described(
     return case.choice(
         NAME,
         whole.step_s,
-        case.model.log_sd(case.groups, whole.log_sd),
+        case.model.log_sd(case.groups, whole.log_sd, cut.micro_batch),
         samples={m.label: max(cut.counts[0]) * cut.micro_batch for m in ordered[0]},
         memory_bytes=fullest(labels, used),
         parts_s={"network": whole.exposed_s + whole.straggler_s, "pipeline": cut.fill_s},

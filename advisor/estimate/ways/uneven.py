@@ -67,7 +67,7 @@ def uneven_batches(case: OnGroups) -> Choice:
     return case.choice(
         NAME,
         found.whole.step_s,
-        model.log_sd(groups, found.whole.log_sd),
+        model.log_sd(groups, found.whole.log_sd, -(-samples // steps)),
         samples=by_device,
         memory_bytes=dict(
             zip((g.label for g in groups), _needed(case, found).tolist(), strict=True)
