@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache, reduce
 from pathlib import Path
@@ -24,12 +24,13 @@ from typing import (
 )
 
 from advisor.collectors import bounded
-from advisor.errors import ModelError
+from advisor.errors import AdvisorError, ModelError
 
 if TYPE_CHECKING:
     from cattrs import Converter
 
 T = TypeVar("T")
+Said = Mapping[str, str] | Sequence[str]
 
 SCHEMA_VERSION: Final = 2
 # The largest trainings took 1e26 flop; a thousand of them still are a number.
@@ -56,7 +57,7 @@ class Recorded:
     __slots__ = ()
     renamed: ClassVar[Mapping[str, str]] = {}
     written: ClassVar[tuple[str, ...]] = ()
-    said: ClassVar[Mapping[str, str]] = {}
+    said: ClassVar[Said] = ()
     digits: ClassVar[int | None] = None
 
     def to_record(self) -> dict[str, Any]:
@@ -97,13 +98,14 @@ def to_record(noun: Any, *, is_lean: bool = False, keeps_arrays: bool = False) -
     return found.unstructure(noun)
 
 
-def told(noun: Any, said: Mapping[str, str]) -> dict[str, Any]:
-    """Return some of a noun as JSON: names in the record, and where each value is found.
+def told(noun: Any, said: Said) -> dict[str, Any]:
+    """Return some of a noun as JSON: names, or names in the record and where each value is found.
 
     Names and places of parts have dots; a part that is not there has nothing to tell.
     """
     record: dict[str, Any] = {}
-    for name, path in said.items():
+    paths = said if isinstance(said, Mapping) else {name: name for name in said}
+    for name, path in paths.items():
         *places, last = name.split(".")
         part = reduce(lambda found, place: found.setdefault(place, {}), places, record)
         part[last] = to_record(_at(noun, path))
@@ -139,6 +141,20 @@ def from_record(
         place = place.removeprefix(".")
         is_of_field = words.startswith(("must be ", "is ", "has "))
         raise ValueError(f"{place}{'' if is_of_field else ':'} {words}".lstrip(": ")) from errors
+
+
+def object_in(file: Path, what: str, *, error: type[AdvisorError], hint: str) -> dict[str, Any]:
+    """Return the JSON object in a file; ``what`` it holds, in messages.
+
+    Raises ``error`` if it cannot be read, or holds something else.
+    """
+    try:
+        found = bounded.read_json(file)
+        if isinstance(found, dict):
+            return found
+        raise ValueError("it is not a JSON object")  # noqa: TRY301
+    except (OSError, ValueError) as why:
+        raise error(f"cannot read {what} {file}: {why}".replace("  ", " "), hint=hint) from why
 
 
 def fitted(

@@ -33,7 +33,7 @@ setting up is worth (a little less often, for what its work costs). ``docs/picks
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Self
 
@@ -70,10 +70,9 @@ class Renting(Recorded):
 
     calendar_per_work_h: ClassVar[float] = CALENDAR
     work_usd_per_h: ClassVar[float] = WAGE_USD_PER_H
-    said: ClassVar[Mapping[str, str]] = {
-        name: name for name in ("effort_h", "further_machine_h", "calendar_per_work_h",
-                                "patience_h", "work_usd_per_h")
-    }  # fmt: skip
+    said: ClassVar[Sequence[str]] = (
+        "effort_h", "further_machine_h", "calendar_per_work_h", "patience_h", "work_usd_per_h",
+    )  # fmt: skip
 
     effort_h: float = Constraints().effort_h  # work to rent one machine and set it up [h]
     patience_h: float = PATIENCE_H  # the wait below which nobody minds more or less [h]

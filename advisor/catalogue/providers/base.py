@@ -26,9 +26,7 @@ from advisor.errors import CatalogueError
 class RawFile(Recorded):
     """A file as it was downloaded or given."""
 
-    said: ClassVar[Mapping[str, str]] = {
-        name: name for name in ("name", "url", "sha256", "retrieved_at")
-    }
+    said: ClassVar[Sequence[str]] = ("name", "url", "sha256", "retrieved_at")
 
     name: str  # what the adapter calls it; unique among its files
     path: Path

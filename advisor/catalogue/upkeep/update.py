@@ -206,10 +206,9 @@ Status = Literal["updated", "refused", "failed"]
 class Outcome(Recorded):
     """What became of one source."""
 
-    said: ClassVar[Mapping[str, str]] = {
-        name: name for name in ("source", "status", "message", "hint", "types", "prices", "found",
-                                "findings", "files")
-    }  # fmt: skip
+    said: ClassVar[Sequence[str]] = (
+        "source", "status", "message", "hint", "types", "prices", "found", "findings", "files",
+    )  # fmt: skip
 
     source: str
     status: Status
