@@ -66,11 +66,6 @@ class Recorded:
         return found
 
     @classmethod
-    def rounded(cls, number: float) -> float:
-        """Return a number as it is written: with as many digits."""
-        return float(f"{number:.{cls.digits}g}")
-
-    @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Self:
         """Read the JSON form; fields that are not known here are passed over.
 
@@ -79,9 +74,9 @@ class Recorded:
         return from_record(cls, record)
 
     def state(self) -> dict[str, Any]:
-        """Return the record with its arrays as they are: they are saved beside it."""
+        """Return what is known, arrays as they are: they are saved beside the record."""
         found: dict[str, Any] = to_record(self, keeps_arrays=True)
-        return found
+        return {name: value for name, value in found.items() if value is not None}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
@@ -193,7 +188,7 @@ def _converter(
     from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn
 
     found = Converter(
-        forbid_extra_keys=is_strict, omit_if_default=is_lean or keeps_arrays,
+        forbid_extra_keys=is_strict, omit_if_default=is_lean,
         unstruct_collection_overrides={tuple: list, frozenset: sorted},
     )  # fmt: skip
     found.register_structure_hook(float, float_of)
@@ -216,10 +211,9 @@ def _converter(
 
         def write(one: Any) -> Any:
             record = told(one, kind.said) if kind.said else fields(one) | told(one, last)
-            digits = kind.digits
-            return (
-                rounded(record, lambda number: float(f"{number:.{digits}g}")) if digits else record
-            )
+            if kind.digits is None:
+                return record
+            return rounded(record, lambda number: float(f"{number:.{kind.digits}g}"))
 
         return write
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.answer import to_record, with_hooks
+from advisor.answer import to_record, told, with_hooks
 from advisor.collectors.derive import Resources
 from advisor.collectors.errors import counted
 from advisor.collectors.format import Host, Limits, Told
@@ -376,10 +376,7 @@ class Job:
         if self.work is not None:
             flop = float(self.work.operators.flop.sum())
             facts |= {
-                "parameters": self.work.parameters,
-                "trainable_parameters": self.work.trainable_parameters,
-                "precision": self.work.precision,
-                "setup": asdict(self.work.setup),
+                **told(self.work, ("parameters", "trainable_parameters", "precision", "setup")),
                 "flop_per_sample": flop / self.work.micro_batch,
             }
         return facts

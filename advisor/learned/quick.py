@@ -229,7 +229,7 @@ class Hull(Recorded):
     highs: Floats
     has_rows: NDArray[np.bool_]  # (parts,); whether a part has enough rows to cover anything
     reach: Floats  # (parts,); distance up to which a row counts as covered
-    parted_columns: tuple[int, ...]  # c of them make 2 ** c parts
+    parted_columns: tuple[int, ...] = ()  # c of them make 2 ** c parts
 
     @classmethod
     def of(

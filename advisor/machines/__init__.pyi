@@ -6,6 +6,7 @@ from .cluster import one_group as one_group
 from .cluster import parse_cluster as parse_cluster
 from .cluster import read_cluster as read_cluster
 from .cluster import whole_machines as whole_machines
+from .devices import OwnErrors as OwnErrors
 from .devices import accelerator_devices as accelerator_devices
 from .devices import calibration_parameters as calibration_parameters
 from .devices import device_parameters as device_parameters

@@ -391,10 +391,16 @@ def own_steps_file() -> Path:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnErrors:
-    """Errors on own steps, and of which fit they are: the file ``own_steps_file``."""
+class OwnFit:
+    """Of which fit the errors on own steps are: the day of its model."""
 
     device_model: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnErrors(OwnFit):
+    """Errors on own steps: the file ``own_steps_file``."""
+
     seen: SeenErrors
 
 
@@ -408,11 +414,12 @@ def residual_parameters(path: Path | None = None) -> ResidualParameters:
     process = fitted(
         ResidualParameters, path or data.model("device_model") / FILE, train="device-model"
     )
-    own_file = own_steps_file()
-    if path is not None or not own_file.is_file():
+    own = own_steps_file()
+    if path is not None or not own.is_file():
         return process
-    own = fitted(OwnErrors, own_file, train="steps")
-    return with_own(process, own.seen) if own.device_model == model_day() else process
+    if fitted(OwnFit, own, train="steps").device_model != model_day():
+        return process
+    return with_own(process, fitted(OwnErrors, own, train="steps").seen)
 
 
 def errors_record(errors: ResidualParameters | OwnErrors) -> dict[str, Any]:

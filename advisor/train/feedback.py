@@ -109,9 +109,7 @@ class Comparison(Recorded):
     @property
     def configuration(self) -> dict[str, Any]:
         """The JSON form of the machines."""
-        actual = self.actual
-        return {"provider": actual.provider, "instance_type": actual.instance_type,
-                "count": actual.count}  # fmt: skip
+        return told(self.actual, ("provider", "instance_type", "count"))
 
     def to_row(self) -> dict[str, Any]:
         """Return the JSON form of one among many, as ``advisor runs compare`` prints it."""

@@ -24,13 +24,13 @@ from advisor.errors import AdvisorError, UsageError
 from advisor.estimate import place_of
 from advisor.jobs import Actual, Job, load_job
 from advisor.machines import (
+    OwnErrors,
     catalogue_fleet,
     device_parameters,
     errors_record,
     model_day,
     own_steps_file,
 )
-from advisor.machines.devices import OwnErrors
 from advisor.planners.core import Device, PlanningError, Work
 from advisor.planners.step import (
     OWN_HOST,
