@@ -13,7 +13,7 @@ import csv
 import json
 import math
 import tomllib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
@@ -99,17 +99,6 @@ def parse_toml(text: str) -> dict[str, Any]:
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the table in a TOML file; see ``parse_toml``."""
     return parse_toml(read_text(path, most_bytes=MOST_TOML_BYTES))
-
-
-def check_numbers(values: Any, *, but: Collection[str] = ()) -> None:
-    """Refuse fitted constants that are no numbers, however deep they lie."""
-    if not isinstance(values, dict):
-        raise ValueError(f"{str(values)[:40]} instead of constants")  # noqa: TRY004
-    for name, value in values.items():
-        if isinstance(value, dict):
-            check_numbers(value, but=but)
-        elif name not in but and (isinstance(value, bool) or not isinstance(value, (int, float))):
-            raise ValueError(f"{name} is {str(value)[:40]!r}, not a number")
 
 
 class csv_rows:  # noqa: N801  (stands where csv.reader stood)

@@ -95,13 +95,14 @@ def test_own_steps_of_another_fit_are_left_aside_and_spoilt_ones_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(data, "own_models", lambda: tmp_path)
-    record = devices.own_steps_record(SHIPPED.seen.take(np.arange(len(SHIPPED.seen.points)) < 2))
+    few = SHIPPED.seen.take(np.arange(len(SHIPPED.seen.points)) < 2)
+    record = devices.errors_record(devices.OwnErrors(device_model=devices.model_day(), seen=few))
     file = devices.own_steps_file()
     file.parent.mkdir(parents=True)
     file.write_text(json.dumps(record | {"device_model": "1999-01-01"}))
     assert len(devices.residual_parameters().seen.points) == len(SHIPPED.seen.points)
     file.write_text(json.dumps(record | {"seen": {}}))
-    with pytest.raises(ModelError, match="cannot be read"):
+    with pytest.raises(ModelError, match="cannot use"):
         devices.residual_parameters()
 
 

@@ -269,7 +269,7 @@ def test_peers_at_two_sites_need_their_link() -> None:
         peers_of([PeerGroup(count=4, samples_per_s=80.0)], target_batch=3e4, parameters=2e8,
                  links={}), samples=1e6,
     )  # fmt: skip
-    assert far.samples_per_s.value < near.samples_per_s.value < near.alone_per_s == 320.0
+    assert far.samples_per_s.value < near.samples_per_s.value < near.sum_of_peers_per_s == 320.0
     assert far.samples_per_s.high / far.samples_per_s.value > 1.0
     assert near.training_time_h is not None
     assert near.training_time_h.value == pytest.approx(1e6 / near.samples_per_s.value / 3600)

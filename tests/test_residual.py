@@ -167,9 +167,9 @@ def test_a_precise_measurement_on_the_very_card_is_believed() -> None:
 def test_kept_and_read_again_the_process_is_the_same(tmp_path: Path) -> None:
     process = constants().residual
     path = tmp_path / devices.FILE
-    path.write_text(json.dumps(devices.to_record(process)))
+    path.write_text(json.dumps(devices.errors_record(process)))
     again = devices.residual_parameters(path)
-    assert devices.to_record(again) == devices.to_record(process)
+    assert devices.errors_record(again) == devices.errors_record(process)
     one, two = (expected_errors(work(), [SHEET["L4"]], p) for p in (process, again))
     np.testing.assert_array_equal(one.mean, two.mean)
 
@@ -189,11 +189,11 @@ def test_kept_and_read_again_the_process_is_the_same(tmp_path: Path) -> None:
 def test_a_spoilt_process_is_refused(
     tmp_path: Path, spoil: Callable[[dict[str, Any]], object]
 ) -> None:
-    record = devices.to_record(constants().residual)
+    record = devices.errors_record(constants().residual)
     spoil(record)
     path = tmp_path / devices.FILE
     path.write_text(json.dumps(record))
-    with pytest.raises(ModelError, match="cannot be read"):
+    with pytest.raises(ModelError, match="cannot use"):
         devices.residual_parameters(path)
 
 

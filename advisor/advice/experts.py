@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.advice.facts import Advice, How
+from advisor.answer import told
 from advisor.ask import Constraints
 from advisor.catalogue import Catalogue, OfferFilter, Pricing
 from advisor.collectors.format import Recording, Routing
@@ -462,14 +463,10 @@ def _details(
         "usd_per_million_tokens": 1e6 * usd if place.price_usd_per_h else None,
         "requests": requests,
         "tokens_per_s": requests / chosen.token_s,
-        "experts": mixture.experts,
-        "top": mixture.top,
-        "layers": mixture.layers,
-        "expert_bytes": mixture.expert_bytes,
+        **told(mixture, ("experts", "top", "layers", "expert_bytes")),
         "oracle_hit_rate": foresight,
         "independent_hit_rate": independent,
-        "link_bytes_per_s": place.link_bytes_per_s,
-        "link": place.link,
+        **told(place, ("link_bytes_per_s", "link")),
         "resident_token_s": mixture.compute_s,
         "resident_memory_bytes": mixture.memory_bytes(mixture.experts),
         "sizes": [asdict(one) for one in sizes],

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.advice.facts import Advice, Facts, How
-from advisor.answer import Candidate, Estimate
+from advisor.answer import Candidate, Estimate, told
 from advisor.collectors import bounded
 from advisor.collectors.errors import printable
 from advisor.collectors.format import Recording
@@ -307,8 +307,7 @@ def _shared(
             "rates": kept.rate.tolist(),
             "needed_bytes": needed,
             "jobs": [
-                {"name": one.name, "input_s": one.input_s, "compute_s": one.compute_s,
-                 "weight_bytes": one.weight_bytes, "transient_bytes": one.transient_bytes}
+                told(one, ("name", "input_s", "compute_s", "weight_bytes", "transient_bytes"))
                 for one in two.tenants
             ],
         },
@@ -443,12 +442,17 @@ def _advice(facts: Facts, recording: Recording, found: Harvest, windows: int) ->
             kind="flag", text=f"systemd-run --scope -p MemoryHigh={limit}M ...  # with swap on"
         ),
         details={
-            "limit_bytes": found.limit_bytes,
-            "resident_bytes": found.resident_bytes,
-            "touched_bytes": found.touched_bytes,
-            "harvested_bytes": found.harvested_bytes,
-            "age_s": found.age_s,
-            "loss_fraction": found.loss_fraction,
+            **told(
+                found,
+                (
+                    "limit_bytes",
+                    "resident_bytes",
+                    "touched_bytes",
+                    "harvested_bytes",
+                    "age_s",
+                    "loss_fraction",
+                ),
+            ),
             "fault_s": systems.FAULT_S[_SWAP],
         },
     )

@@ -9,7 +9,10 @@ from .json_records import SCHEMA_VERSION as SCHEMA_VERSION
 from .json_records import Recorded as Recorded
 from .json_records import fitted as fitted
 from .json_records import from_record as from_record
+from .json_records import object_in as object_in
+from .json_records import rounded as rounded
 from .json_records import to_record as to_record
+from .json_records import told as told
 from .json_records import with_hooks as with_hooks
 from .offers import COMPLETIONS as COMPLETIONS
 from .offers import Alternative as Alternative

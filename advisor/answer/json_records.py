@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from functools import cache
+from functools import cache, reduce
 from pathlib import Path
 from types import UnionType
 from typing import (
@@ -24,12 +24,13 @@ from typing import (
 )
 
 from advisor.collectors import bounded
-from advisor.errors import ModelError
+from advisor.errors import AdvisorError, ModelError
 
 if TYPE_CHECKING:
     from cattrs import Converter
 
 T = TypeVar("T")
+Said = Mapping[str, str] | Sequence[str]
 
 SCHEMA_VERSION: Final = 2
 # The largest trainings took 1e26 flop; a thousand of them still are a number.
@@ -48,12 +49,16 @@ class Recorded:
     """A noun that writes itself as a JSON record, and is read from one.
 
     ``renamed`` are the names in the record of fields and properties, "" for a field that is not
-    in it; ``written`` are properties that stand in it beside the fields.
+    in it; ``written`` are properties, of parts by dots, that stand in it after the fields;
+    ``said``, where it is given, is all that is written and its order (``told``).
+    Numbers have as many ``digits`` as are significant, None for all.
     """
 
     __slots__ = ()
     renamed: ClassVar[Mapping[str, str]] = {}
     written: ClassVar[tuple[str, ...]] = ()
+    said: ClassVar[Said] = ()
+    digits: ClassVar[int | None] = None
 
     def to_record(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -68,19 +73,54 @@ class Recorded:
         """
         return from_record(cls, record)
 
+    def state(self) -> dict[str, Any]:
+        """Return what is known, arrays as they are: they are saved beside the record."""
+        found: dict[str, Any] = to_record(self, keeps_arrays=True)
+        return {name: value for name, value in found.items() if value is not None}
 
-def to_record(noun: Any) -> Any:
-    """Return the JSON form of a dataclass: its fields, down to plain values."""
-    return _converter(is_strict=False).unstructure(noun)
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Self:
+        """Return the noun that ``state`` describes."""
+        return from_record(cls, state, keeps_arrays=True)
+
+
+def to_record(noun: Any, *, is_lean: bool = False, keeps_arrays: bool = False) -> Any:
+    """Return the JSON form of a dataclass: its fields, down to plain values.
+
+    ``is_lean``: leave out what is at its default; ``keeps_arrays``: they are saved beside it.
+    """
+    found = _converter(is_lean=is_lean, keeps_arrays=keeps_arrays)
+    return found.unstructure(noun)
+
+
+def told(noun: Any, said: Said) -> dict[str, Any]:
+    """Return some of a noun as JSON: names, or names in the record and where each value is found.
+
+    Names and places of parts have dots; a part that is not there has nothing to tell.
+    """
+    record: dict[str, Any] = {}
+    paths = said if isinstance(said, Mapping) else {name: name for name in said}
+    for name, path in paths.items():
+        *places, last = name.split(".")
+        part = reduce(lambda found, place: found.setdefault(place, {}), places, record)
+        part[last] = to_record(_at(noun, path))
+    return record
+
+
+def _at(noun: Any, path: str) -> Any:
+    for name in path.split("."):
+        noun = None if noun is None else getattr(noun, name)
+    return noun
 
 
 def from_record(
-    kind: type[T], record: Any, *, where: str = "record", is_strict: bool = False
-) -> T:
+    kind: type[T], record: Any, *, where: str = "record", is_strict: bool = False,
+    keeps_arrays: bool = False,
+) -> T:  # fmt: skip
     """Make a dataclass from its JSON form, every value checked against its field.
 
-    ``where``: its name in messages; ``is_strict``: refuse fields that are not known; False by
-    default.
+    ``where``: its name in messages, may be empty; ``is_strict``: refuse fields that are not known;
+    False by default; ``keeps_arrays``: they are arrays already.
 
     Raises ValueError if a field is missing or of another type, or the noun refuses its value.
     """
@@ -89,12 +129,27 @@ def from_record(
     if not isinstance(record, Mapping):
         raise ValueError(f"{where} must be an object, got {shown(record)}")  # noqa: TRY004
     try:
-        return _converter(is_strict=is_strict).structure(record, kind)
+        return _converter(is_strict=is_strict, keeps_arrays=keeps_arrays).structure(record, kind)
     except BaseValidationError as errors:
         first = transform_error(errors, path=where, format_exception=_message)[0]
         words, _, place = first.rpartition(" @ ")
+        place = place.removeprefix(".")
         is_of_field = words.startswith(("must be ", "is ", "has "))
-        raise ValueError(f"{place}{'' if is_of_field else ':'} {words}") from errors
+        raise ValueError(f"{place}{'' if is_of_field else ':'} {words}".lstrip(": ")) from errors
+
+
+def object_in(file: Path, what: str, *, error: type[AdvisorError], hint: str) -> dict[str, Any]:
+    """Return the JSON object in a file; ``what`` it holds, in messages.
+
+    Raises ``error`` if it cannot be read, or holds something else.
+    """
+    try:
+        found = bounded.read_json(file)
+        if isinstance(found, dict):
+            return found
+        raise ValueError("it is not a JSON object")  # noqa: TRY301
+    except (OSError, ValueError) as why:
+        raise error(f"cannot read {what} {file}: {why}".replace("  ", " "), hint=hint) from why
 
 
 def fitted(
@@ -126,13 +181,16 @@ def fitted(
 
 
 @cache
-def _converter(*, is_strict: bool) -> Converter:
+def _converter(
+    *, is_strict: bool = False, is_lean: bool = False, keeps_arrays: bool = False
+) -> Converter:
     from cattrs import Converter
     from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn
 
     found = Converter(
-        forbid_extra_keys=is_strict, unstruct_collection_overrides={tuple: list, frozenset: sorted}
-    )
+        forbid_extra_keys=is_strict, omit_if_default=is_lean,
+        unstruct_collection_overrides={tuple: list, frozenset: sorted},
+    )  # fmt: skip
     found.register_structure_hook(float, float_of)
     for plain in (int, str, bool):
         found.register_structure_hook(plain, plain_of)
@@ -140,11 +198,24 @@ def _converter(*, is_strict: bool) -> Converter:
     found.register_structure_hook_func(
         _is_plain_union, lambda value, kind: _any_of(found, value, kind)
     )
+    found.register_structure_hook_func(
+        _is_array, (lambda array, _: array) if keeps_arrays else _array_of
+    )
+    found.register_unstructure_hook_func(
+        _is_array, (lambda array: array) if keeps_arrays else _lists_of
+    )
 
     def written(kind: Any) -> Any:
         fields = make_dict_unstructure_fn(kind, found, **_fields(kind))
-        said = {kind.renamed.get(name, name): name for name in kind.written}
-        return lambda one: fields(one) | {to: getattr(one, name) for to, name in said.items()}
+        last = {kind.renamed.get(name, name.rpartition(".")[2]): name for name in kind.written}
+
+        def write(one: Any) -> Any:
+            record = told(one, kind.said) if kind.said else fields(one) | told(one, last)
+            if kind.digits is None:
+                return record
+            return rounded(record, lambda number: float(f"{number:.{kind.digits}g}"))
+
+        return write
 
     def read(kind: Any) -> Any:
         known = {kind.renamed.get(name, name) for name in kind.written}
@@ -158,6 +229,15 @@ def _converter(*, is_strict: bool) -> Converter:
     for add in _HOOKS:
         add(found)
     return found
+
+
+def rounded(record: Any, to: Callable[[float], float]) -> Any:
+    """Return a record with its numbers, counts excepted, rounded ``to`` what is kept."""
+    if isinstance(record, dict):
+        return {name: rounded(value, to) for name, value in record.items()}
+    if isinstance(record, list):
+        return [rounded(value, to) for value in record]
+    return to(record) if isinstance(record, float) else record
 
 
 def _fields(kind: Any) -> dict[str, Any]:
@@ -175,6 +255,28 @@ def _is_recorded(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, Recorded) and is_dataclass(kind)
 
 
+def _is_array(kind: Any) -> bool:
+    import numpy as np
+
+    return kind is np.ndarray or get_origin(kind) is np.ndarray
+
+
+def _array_of(lists: Any, kind: Any) -> Any:
+    """Return an array of a field's kind; null is no number, nan."""
+    import numpy as np
+
+    return np.array(lists, dtype=get_args(get_args(kind)[1])[0])
+
+
+def _lists_of(array: Any) -> Any:
+    """Return an array as lists; what is no finite number is null."""
+    import numpy as np
+
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        array = np.where(np.isfinite(array), array, None)
+    return array.tolist()
+
+
 def float_of(value: Any, _: Any) -> float:
     """Return a finite number, or say what is wrong with it."""
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -187,7 +289,9 @@ def float_of(value: Any, _: Any) -> float:
 
 
 def plain_of(value: Any, kind: Any) -> Any:
-    """Return a value of exactly this kind, or say what is wrong with it."""
+    """Return a value of exactly this kind, or say what is wrong with it; 3.0 is whole."""
+    if kind is int and isinstance(value, float) and value.is_integer():
+        value = int(value)
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise TypeError(f"must be {kind.__name__}, got {shown(value)}")
     if kind is int and abs(value) > _LARGEST:

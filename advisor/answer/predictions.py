@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from advisor import show
 from advisor.answer.candidate import Candidate
+from advisor.answer.json_records import Recorded
 from advisor.errors import AdvisorError
 
 if TYPE_CHECKING:
@@ -15,12 +16,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class Refused(Recorded):
     """A named configuration that has no answer, and why.
 
     ``rank`` is its place among those that were named, from 1; ``configuration`` is as
     ``"2 x g5.xlarge"``; ``error`` is what would have been raised, had this one been asked alone.
     """
+
+    renamed: ClassVar[Mapping[str, str]] = {"error": ""}
+    written: ClassVar[tuple[str, ...]] = ("reason", "hint")
 
     rank: int
     configuration: str
@@ -35,15 +39,6 @@ class Refused:
     def hint(self) -> str:
         """What to do about it."""
         return self.error.hint
-
-    def to_record(self) -> dict[str, Any]:
-        """Return the JSON form: the error in words."""
-        return {
-            "rank": self.rank,
-            "configuration": self.configuration,
-            "reason": self.reason,
-            "hint": self.hint,
-        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from advisor.answer import COMPLETIONS, CompletionWay
+from advisor.answer import COMPLETIONS, CompletionWay, object_in
 from advisor.ask.entries import (
     FILES,
     GIVEN,
@@ -34,7 +34,6 @@ from advisor.ask.requests import (
     Objective,
     SetupRequest,
 )
-from advisor.collectors import bounded
 from advisor.errors import UsageError
 
 SCHEMA_VERSION: Final = 1
@@ -252,13 +251,8 @@ def read_question(path: Path) -> dict[str, Any]:
 
     Raises UsageError if the file cannot be read, or a name or value in it makes no sense.
     """
-    try:
-        content = bounded.read_json(path)
-    except (OSError, ValueError) as error:
-        raise UsageError(
-            f"cannot read the question in {path}: {error}", hint="it is a JSON object of options"
-        ) from error
-    return checked(content, path)
+    hint = "it is a JSON object of options"
+    return checked(object_in(path, "the question in", error=UsageError, hint=hint), path)
 
 
 def checked(content: Any, path: Path) -> dict[str, Any]:

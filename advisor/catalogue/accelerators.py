@@ -20,13 +20,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from advisor import data
+from advisor.answer import Recorded
 from advisor.catalogue import files
 from advisor.catalogue.select import key
 from advisor.catalogue.tables import read_facts
@@ -69,11 +70,17 @@ _UNLISTED: Final = "unlisted"  # ``training_use`` of cards that only runs are kn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Accelerator:
+class Accelerator(Recorded):
     """One accelerator as it is sold and joined to others; None is unknown.
 
     What each field is stands in ``files.ACCELERATORS``, the columns of the table.
     """
+
+    renamed: ClassVar[Mapping[str, str]] = {"device": ""}
+    written: ClassVar[tuple[str, ...]] = (
+        "device.memory_bytes_per_s", *(f"device.{one}_flop_per_s" for one in files.PEAKS),
+        "memory_bytes", "is_checked",
+    )  # fmt: skip
 
     name: str
     aliases: tuple[str, ...] = ()
@@ -262,16 +269,6 @@ class Accelerator:
             and (value := getattr(device, f.name))
         }
         return replace(device, name=f"{self.name}/{1 / share:.3g}", **shared)
-
-    def to_record(self) -> dict[str, Any]:
-        """Return what ``advisor catalogue show`` says of it."""
-        own = asdict(self)
-        device = own.pop("device") or dict.fromkeys(f.name for f in fields(Device))
-        rates = {
-            name: device[name]
-            for name in ("memory_bytes_per_s", *(f"{one}_flop_per_s" for one in files.PEAKS))
-        }
-        return own | rates | {"memory_bytes": self.memory_bytes, "is_checked": self.is_checked}
 
 
 def power_share(watts: float, full_w: float) -> float:

@@ -263,18 +263,11 @@ class Export(Printed):
 
 def _stored(path: Path, row: int | None) -> dict[str, Any]:
     """Return the answer in a file, once it has the row that is asked for."""
-    from advisor.collectors.bounded import read_json
+    from advisor.answer import object_in
     from advisor.export import read_pick
 
-    try:
-        record = read_json(path)
-    except (OSError, ValueError) as error:
-        raise UsageError(
-            f"cannot read the answer {path}: {error}",
-            hint="write one: advisor recommend --json > answer.json",
-        ) from error
-    if not isinstance(record, dict):
-        raise UsageError(f"{path} holds no answer", hint="advisor recommend --json > answer.json")
+    hint = "write one: advisor recommend --json > answer.json"
+    record = object_in(path, "the answer", error=UsageError, hint=hint)
     read_pick(record, row)
     return record
 

@@ -347,7 +347,7 @@ class RunsChoose(Printed):
 def _runs_choose_text(found: NextTries, top: int) -> str:
     from advisor.collectors.errors import printable
 
-    lines = [f"{printable(found.job)}: learned from {found.others} other jobs"]
+    lines = [f"{printable(found.job)}: learned from {found.other_jobs} other jobs"]
     if found.failed:
         shown = ", ".join(printable(name) for name in found.failed[:3])
         more = "" if len(found.failed) <= 3 else f" and {len(found.failed) - 3} more"

@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from advisor.answer import TrainingUnits, Utilisation
+from advisor.answer import TrainingUnits, Utilisation, object_in
 from advisor.ask import SetupRequest
-from advisor.collectors import bounded
 from advisor.collectors.errors import counted
 from advisor.collectors.format import Columns, rows_of
 from advisor.errors import UsageError
@@ -126,18 +125,8 @@ def read_content(path: Path) -> dict[str, Any]:
     if known := _known(path):
         return known.config
     file = path / _CONFIG if path.is_dir() else path
-    try:
-        config = bounded.read_json(file)
-    except (OSError, ValueError) as error:
-        raise UsageError(
-            f"cannot read the model {file}: {error}",
-            hint="name the config.json of a Hugging Face model, or give --layers, --hidden, ...",
-        ) from error
-    if not isinstance(config, dict):
-        raise UsageError(
-            f"{file} is not the configuration of a model", hint="it is a JSON object with sizes"
-        )
-    return config
+    hint = "name the config.json of a Hugging Face model, or give --layers, --hidden, ..."
+    return object_in(file, "the model", error=UsageError, hint=hint)
 
 
 def model_work(

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.answer import with_hooks
+from advisor.answer import to_record, told, with_hooks
 from advisor.collectors.derive import Resources
 from advisor.collectors.errors import counted
 from advisor.collectors.format import Host, Limits, Told
@@ -63,18 +63,6 @@ class Transfers:
         if self.checkpoint_bytes_per_s is not None:
             return "given: --checkpoint-rate"
         return "assumed: a volume with throughput for a save a minute, 125 to 1,000 MiB/s"
-
-    def to_record(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return {
-            "data_bytes": self.data_bytes,
-            "data_source": self.data_source,
-            "data_bytes_per_s": self.data_bytes_per_s,
-            "weights_bytes": self.weights_bytes,
-            "checkpoint_bytes_per_s": self.checkpoint_bytes_per_s,
-            "result_bytes": self.result_bytes,
-            "boot_s": self.boot_s,
-        }
 
 
 def recorded_data(samples: int | None, sample_bytes: float | None) -> Transfers:
@@ -363,7 +351,7 @@ class Job:
             },
             "assumptions": list(self.assumptions),
             "notes": list(self.notes),
-            "transfers": self.transfers.to_record() | {"result_bytes": self.result_bytes},
+            "transfers": to_record(self.transfers) | {"result_bytes": self.result_bytes},
             "peak_rss_gib": self.peak_rss_bytes / 2**30,
             "measured_elsewhere": [
                 *(f"{a.count} x {a.instance_type}: {a.step_s:g} s" for a in self.actuals),
@@ -388,10 +376,7 @@ class Job:
         if self.work is not None:
             flop = float(self.work.operators.flop.sum())
             facts |= {
-                "parameters": self.work.parameters,
-                "trainable_parameters": self.work.trainable_parameters,
-                "precision": self.work.precision,
-                "setup": asdict(self.work.setup),
+                **told(self.work, ("parameters", "trainable_parameters", "precision", "setup")),
                 "flop_per_sample": flop / self.work.micro_batch,
             }
         return facts

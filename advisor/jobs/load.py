@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from advisor.answer import from_record, to_record
+from advisor.answer import from_record, object_in, to_record
 from advisor.ask import JobSpec, SetupRequest
-from advisor.collectors import atomic, bounded
+from advisor.collectors import atomic
 from advisor.collectors.derive import find_run, latest_run, local_folder, read_recording
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.format import PROFILER_FILE
@@ -81,11 +81,8 @@ def read_job(path: Path) -> Job:
     Raises RunError if the file cannot be read, is of another version, or a value in it makes no
     sense; the message names the field.
     """
-    try:
-        record = bounded.read_json(path)
-    except (OSError, ValueError) as error:
-        raise RunError(f"cannot read the job file {path}: {error}", hint=_HINT) from error
-    if not isinstance(record, dict) or record.get("kind") != KIND:
+    record = object_in(path, "the job file", error=RunError, hint=_HINT)
+    if record.get("kind") != KIND:
         raise RunError(f"{path} is not a job file", hint=_HINT)
     version = record.get("schema_version")
     if version != SCHEMA_VERSION:

@@ -7,7 +7,7 @@ recorded from the same run.
 from __future__ import annotations
 
 import math
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +21,6 @@ from advisor.planners.core import Layout, Precision, TrainingSetup, Transformer
 from advisor.quantities import parse_count, parse_seconds
 
 PART: Final = "actual"
-_NAMES: Final = ("run", "provider", "instance_type")
 # Above all that ever ran, and far below what arithmetic on columns can hold.
 _LONGEST_STEP_S: Final = 1e7
 _MOST_MACHINES: Final = 10**6
@@ -73,17 +72,13 @@ def from_entry(entry: Entry) -> Actual:
 
 
 def from_row(row: Any) -> Actual:
-    """Return a measured step from its JSON form; ``TypeError``, ``KeyError`` where it is none."""
-    if not all(isinstance(row[name], str) for name in _NAMES):
-        raise TypeError(f"{', '.join(_NAMES)} must be text")
-    known = {field.name for field in fields(Actual)}
-    optional = {field.name for field in fields(Actual) if field.default is not MISSING}
-    return Actual(**{name: row[name] for name in known - (optional - set(row))})
+    """Return a measured step from its JSON form; ``ValueError`` where it is none."""
+    return from_record(Actual, row, where=PART)
 
 
 def append_actual(root: Path, actual: Actual, **parts: object) -> Path:
     """Note a measurement beside the runs in ``root``, with what else is known; return the file."""
-    return journal.note(root, {PART: asdict(actual), **parts})
+    return journal.note(root, {PART: to_record(actual), **parts})
 
 
 def read_actuals(root: Path, run: str) -> tuple[Actual, ...]:

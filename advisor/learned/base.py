@@ -10,15 +10,16 @@ interval        prediction +- quantile of the errors on jobs that were left out 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from advisor.answer import Recorded
 from advisor.learned.intervals import Calibration, Scaling, calibrate, group_folds
 from advisor.learned.tasks import run
 
@@ -223,6 +224,8 @@ class RunRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     # The scale of the target: additive by default, a factor where y itself is a time.
     _is_multiplicative = False
+    # What is learned, and how it is read: ``"unit"`` for the attribute ``unit_``.
+    _learned: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
 
     def _remove(self, y: Floats, offset: Floats) -> Floats:
         return y / np.exp(offset) if self._is_multiplicative else y - offset
@@ -252,11 +255,13 @@ class RunRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def state(self) -> State:
         """Return what was learned as plain data and arrays."""
-        raise NotImplementedError
+        learned = {name: getattr(self, f"{name}_") for name in self._learned}
+        return {k: v.state() if isinstance(v, Recorded) else v for k, v in learned.items()}
 
     def restore(self, state: State) -> None:
         """Take on what was learned."""
-        raise NotImplementedError
+        for name, kind in self._learned.items():
+            setattr(self, f"{name}_", kind(state[name]))
 
 
 def _fold_answer(

@@ -19,13 +19,14 @@ for the size, for it is known of everything.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from advisor.answer import Recorded
 from advisor.errors import UsageError
 from advisor.records import RunRecord
 
@@ -43,12 +44,15 @@ _LEAST_SHARE: Final = 0.3  # a constant answer must have run for this share of t
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Regret:
+class Regret(Recorded):
     """Mean over jobs of (price of the choice / best price); 1 is perfect.
 
     ``constant`` and ``random`` answer without looking at the job; ``top1_error`` is the standard
     error of ``top1`` over the jobs.
     """
+
+    renamed: ClassVar[Mapping[str, str]] = {"top1": "model", "top1_error": ""}
+    digits: ClassVar[int] = 6
 
     jobs: int
     top1: float
@@ -312,6 +316,7 @@ _LEAST_OTHERS: Final = 2
 class NextTry:
     """One configuration that a job has not failed on."""
 
+    rank: int
     configuration: str  # machines, their number, and the layout
     price_usd_per_h: float | None  # of all machines [USD/h]
     # cost over the best possible, as it was for other jobs; None where too few ran there
@@ -321,30 +326,17 @@ class NextTry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NextTries:
+class NextTries(Recorded):
     """What to try next for a job."""
 
+    schema_version: int = 1
     job: str
-    tries: Sequence[NextTry]  # the first is to be tried first; what failed is not among them
-    failed: Sequence[str]  # configurations on which the job failed or was cut short
-    others: int  # jobs that were learned from
+    other_jobs: int  # that were learned from
     # the order follows the job's own run; else it is the same for all jobs, since nothing better
     # was found on the others
     looks_at_job: bool
-
-    def to_record(self) -> dict[str, Any]:
-        """Return the JSON record."""
-        return {
-            "schema_version": 1,
-            "job": self.job,
-            "other_jobs": self.others,
-            "looks_at_job": self.looks_at_job,
-            "failed": list(self.failed),
-            "tries": [
-                {"rank": rank, **{name: getattr(one, name) for name in NextTry.__slots__}}
-                for rank, one in enumerate(self.tries, 1)
-            ],
-        }
+    failed: Sequence[str]  # configurations on which the job failed or was cut short
+    tries: Sequence[NextTry]  # the first is to be tried first; what failed is not among them
 
 
 def next_tries(records: Sequence[RunRecord], job: str) -> NextTries:
@@ -372,17 +364,17 @@ def next_tries(records: Sequence[RunRecord], job: str) -> NextTries:
         job=job,
         tries=[
             NextTry(
+                rank=rank,
                 configuration=cells[c].strip(),
                 price_usd_per_h=_known(runs.price_usd_per_h[c]),
                 expected_ratio=_known(ratio[c]),
                 cost_usd=_known(runs.prices[at, c]),
                 is_too_small=bool(small[c]),
             )
-            for c in order.tolist()
-            if not failed[c]
+            for rank, c in enumerate((c for c in order.tolist() if not failed[c]), 1)
         ],
         failed=[cells[c].strip() for c in np.flatnonzero(failed)],
-        others=int(others.size),
+        other_jobs=int(others.size),
         looks_at_job=penalty is not None and bool(done.any()),
     )
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from advisor.answer import Recorded
 from advisor.errors import ModelError
 from advisor.learned.base import RunRegressor
 from advisor.learned.choose import Regret, cell, regret
@@ -20,6 +21,7 @@ from advisor.learned.tasks import run
 
 Floats = NDArray[np.float64]
 Build = Callable[[], RunRegressor]
+_DIGITS: Final = 6  # that errors are written with
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +33,7 @@ class Errors:
     over the prediction) are None without intervals.
     """
 
-    rows: int
+    rows: float
     mape_fraction: float
     median_ape_fraction: float
     p90_ape_fraction: float
@@ -43,20 +45,25 @@ class Errors:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Metrics(Errors):
+class Metrics(Errors, Recorded):
     """Errors with those in the unit of the truth."""
+
+    digits: ClassVar[int] = _DIGITS
 
     rmse: float
     r2: float | None
 
-    def to_record(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return {one.name: _rounded(getattr(self, one.name)) for one in fields(self)}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SplitScores:
+class SplitScores(Recorded):
     """One split of one estimator."""
+
+    digits: ClassVar[int] = _DIGITS
+    said: ClassVar[Mapping[str, str]] = {
+        "rows": "scored", "overall": "overall", "groups": "grouped",
+        "baselines": "baselines", "coverage": "overall.coverage", "width": "overall.width",
+        "top1_regret": "top1_regret",
+    }  # fmt: skip
 
     name: SplitName
     overall: Metrics
@@ -68,21 +75,15 @@ class SplitScores:
     bounds: Floats | None  # (rows, 2)
     simple: Mapping[str, Floats]  # what each baseline predicts, (rows,)
 
-    def to_record(self) -> dict[str, Any]:
-        """Return the JSON form: a split of ``advisor evaluate --json``."""
-        found = self.top1_regret
-        return {
-            "rows": self.overall.rows,
-            "overall": self.overall.to_record(),
-            "groups": [{"group": name, **m.to_record()} for name, m in self.groups],
-            "baselines": {name: m.to_record() for name, m in self.baselines.items()},
-            "coverage": _rounded(self.overall.coverage),
-            "width": _rounded(self.overall.width),
-            "top1_regret": None if found is None else {
-                "jobs": found.jobs, "model": _rounded(found.top1),
-                "constant": _rounded(found.constant), "random": _rounded(found.random),
-            },
-        }  # fmt: skip
+    @property
+    def scored(self) -> int:
+        """How many predictions were scored."""
+        return int(self.overall.rows)
+
+    @property
+    def grouped(self) -> list[dict[str, Any]]:
+        """The errors of each group, with its name."""
+        return [{"group": name, **m.to_record()} for name, m in self.groups]
 
 
 def evaluate(
@@ -208,7 +209,7 @@ def metrics(predicted: Floats, truth: Floats, bounds: Floats | None = None) -> M
         coverage = float(np.mean((bounds[:, 0] <= truth) & (truth <= bounds[:, 1])))
         width = float(np.mean((bounds[:, 1] - bounds[:, 0]) / (2.0 * predicted)))
     return Metrics(
-        rows=len(truth),
+        rows=float(len(truth)),
         mape_fraction=float(np.mean(ape)),
         median_ape_fraction=float(np.median(ape)),
         p90_ape_fraction=float(np.quantile(ape, 0.9)),
@@ -228,10 +229,6 @@ def _rank_correlation(a: Floats, b: Floats) -> float | None:
     if a.size < 3 or np.ptp(a) == 0 or np.ptp(b) == 0:
         return None
     return float(spearmanr(a, b).statistic)
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.6g}")
 
 
 _LEAST_ROWS: Final = 2  # that an estimator can be fitted on

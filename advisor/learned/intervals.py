@@ -21,6 +21,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from advisor.answer import Recorded
 from advisor.errors import ModelError
 from advisor.records import RunRecord
 
@@ -33,7 +34,7 @@ _FURTHEST: Final = 4.0  # standard deviations: beyond it a straight line is a gu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scaling:
+class Scaling(Recorded):
     """Median, mean and standard deviation of each feature where it was known.
 
     A feature that never varied scales to 0: it tells nothing, whatever its value.
@@ -62,15 +63,6 @@ class Scaling:
         scaled[:, used] = (filled[:, used] - self.means[used]) / self.deviations[used]
         return np.clip(scaled, -_FURTHEST, _FURTHEST)
 
-    def state(self) -> dict[str, Any]:
-        """Return the arrays to save."""
-        return {"medians": self.medians, "means": self.means, "deviations": self.deviations}
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Scaling:
-        """Return the scaling that ``state`` describes."""
-        return cls(**{name: state[name] for name in ("medians", "means", "deviations")})
-
 
 _RIDGE: Final = 300.0  # pulls the difficulty towards 1: hundreds of rows must speak for a slope
 _FOLDS: Final = 10
@@ -78,7 +70,7 @@ _WIDEST: Final = 3.0  # the difficulty stays within this factor of the median
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Calibration:
+class Calibration(Recorded):
     """Scores of the left-out rows, and how hard each row is expected to be."""
 
     scores: Floats  # (n,); ``|e| / s``, ascending
@@ -99,27 +91,6 @@ class Calibration:
         if self.slopes is None or self.scaling is None:
             return np.ones(len(X))
         return _difficulty(X, self.slopes, self.scaling)
-
-    def state(self) -> dict[str, Any]:
-        """Return the arrays to save."""
-        state: dict[str, Any] = {
-            "scores": self.scores, "levels": self.levels, "groups": self.groups,
-        }  # fmt: skip
-        if self.slopes is not None and self.scaling is not None:
-            state |= {"slopes": self.slopes, "scaling": self.scaling.state()}
-        return state
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Calibration:
-        """Return the calibration that ``state`` describes."""
-        scaling = state.get("scaling")
-        return cls(
-            scores=state["scores"],
-            levels=state["levels"],
-            groups=int(state["groups"]),
-            slopes=state.get("slopes"),
-            scaling=None if scaling is None else Scaling.from_state(scaling),
-        )
 
 
 def calibrate(

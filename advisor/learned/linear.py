@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from advisor.learned.base import Floats, RunRegressor, State
+from advisor.learned.base import Floats, RunRegressor
 from advisor.learned.intervals import Scaling, group_folds
 
 _STRENGTHS: Final = tuple(10.0 ** np.arange(-2, 4, 0.5))
@@ -43,18 +44,9 @@ class Ridge(RunRegressor):
     def _answer(self, X: Floats) -> Floats:
         return np.asarray(self.scaling_.apply(X) @ self.coef_ + self.intercept_)
 
-    def state(self) -> State:
-        """Return what was learned as plain data and arrays."""
-        return {
-            "scaling": self.scaling_.state(), "coef": self.coef_, "intercept": self.intercept_,
-            "strength": self.strength_,
-        }  # fmt: skip
-
-    def restore(self, state: State) -> None:
-        """Take on what was learned."""
-        self.scaling_ = Scaling.from_state(state["scaling"])
-        self.coef_, self.intercept_ = state["coef"], float(state["intercept"])
-        self.strength_ = float(state["strength"])
+    _learned: ClassVar[Mapping[str, Any]] = {
+        "scaling": Scaling.from_state, "coef": np.asarray, "intercept": float, "strength": float,
+    }  # fmt: skip
 
 
 def _ridge_path(
@@ -116,18 +108,9 @@ class Poisson(RunRegressor):
         linear = self.scaling_.apply(X) @ self.coef_ + self.intercept_
         return np.asarray(self.unit_ * np.exp(np.clip(linear, -50.0, 50.0)))
 
-    def state(self) -> State:
-        """Return what was learned as plain data and arrays."""
-        return {
-            "scaling": self.scaling_.state(), "coef": self.coef_, "intercept": self.intercept_,
-            "unit": self.unit_,
-        }  # fmt: skip
-
-    def restore(self, state: State) -> None:
-        """Take on what was learned."""
-        self.scaling_ = Scaling.from_state(state["scaling"])
-        self.coef_, self.intercept_ = state["coef"], float(state["intercept"])
-        self.unit_ = float(state["unit"])
+    _learned: ClassVar[Mapping[str, Any]] = {
+        "scaling": Scaling.from_state, "coef": np.asarray, "intercept": float, "unit": float,
+    }  # fmt: skip
 
 
 # A Gaussian process on what physics leaves over.
@@ -201,19 +184,10 @@ class GaussianProcess(RunRegressor):
             out[start : start + _CHUNK] = rows @ slopes + smooth * (near @ self.weights_)
         return np.asarray(self.level_ + self.unit_ * out, float)
 
-    def state(self) -> State:
-        """Return what was learned as plain data and arrays."""
-        return {
-            "scaling": self.scaling_.state(), "rows": self.rows_, "weights": self.weights_,
-            "log_parameters": self.log_parameters_, "level": self.level_, "unit": self.unit_,
-        }  # fmt: skip
-
-    def restore(self, state: State) -> None:
-        """Take on what was learned."""
-        self.scaling_ = Scaling.from_state(state["scaling"])
-        self.rows_, self.weights_ = state["rows"], state["weights"]
-        self.log_parameters_ = state["log_parameters"]
-        self.level_, self.unit_ = float(state["level"]), float(state["unit"])
+    _learned: ClassVar[Mapping[str, Any]] = {
+        "scaling": Scaling.from_state, "rows": np.asarray, "weights": np.asarray,
+        "log_parameters": np.asarray, "level": float, "unit": float,
+    }  # fmt: skip
 
 
 def _thinned(groups: Any, most: int, seed: int) -> Any:

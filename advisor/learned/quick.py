@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from advisor.answer import Recorded
 from advisor.learned.intervals import Calibration
 
 # Trees, from XGBoost's UBJSON file or a forest's arrays, asked by numpy alone.
@@ -219,11 +220,11 @@ _ALONE: Final = 0.1  # reach where no group can be left out: a tenth of a featur
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hull:
+class Hull(Recorded):
     """Ranges that count as seen."""
 
-    # lows, highs: (parts, features); infinite where the feature was never known: there is nothing
-    # to compare with
+    # lows, highs: (parts, features); infinite, or nan, where the feature was never known: there is
+    # nothing to compare with
     lows: Floats
     highs: Floats
     has_rows: NDArray[np.bool_]  # (parts,); whether a part has enough rows to cover anything
@@ -279,41 +280,6 @@ class Hull:
         """Return for each row whether its part has enough rows to cover anything."""
         return np.asarray(self.has_rows[hull_parts(X, self.parted_columns)])
 
-    def state(self) -> dict[str, Any]:
-        """Return the arrays to save."""
-        return {
-            "lows": self.lows, "highs": self.highs, "has_rows": self.has_rows,
-            "reach": self.reach, "parted_columns": list(self.parted_columns),
-        }  # fmt: skip
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> Hull:
-        """Return the hull that ``state`` describes."""
-        return cls(
-            lows=np.asarray(state["lows"], float),
-            highs=np.asarray(state["highs"], float),
-            has_rows=np.asarray(state["has_rows"], bool),
-            reach=np.asarray(state["reach"], float),
-            parted_columns=tuple(int(c) for c in state["parted_columns"]),
-        )
-
-    def to_record(self) -> dict[str, Any]:
-        """Return the JSON form: infinite bounds are None."""
-        return {
-            "lows": [[_finite(v) for v in row] for row in self.lows.tolist()],
-            "highs": [[_finite(v) for v in row] for row in self.highs.tolist()],
-            "has_rows": self.has_rows.tolist(),
-            "reach": self.reach.tolist(),
-            "parted_columns": list(self.parted_columns),
-        }
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Hull:
-        """Return the hull of a JSON record."""
-        lows = [[-np.inf if v is None else v for v in row] for row in record["lows"]]
-        highs = [[np.inf if v is None else v for v in row] for row in record["highs"]]
-        return cls.from_state({**record, "lows": lows, "highs": highs})
-
 
 def _range(X: Floats) -> tuple[Floats, Floats]:
     if len(X) == 0:
@@ -353,10 +319,6 @@ def hull_parts(X: Floats, parted_columns: Sequence[int]) -> NDArray[np.intp]:
     for place, column in enumerate(parted_columns):
         parts += (np.nan_to_num(X[:, column]) > 0).astype(np.intp) << place
     return parts
-
-
-def _finite(value: float) -> float | None:
-    return value if np.isfinite(value) else None
 
 
 QUICK: Final = ("boosting", "forest")  # estimators that are asked so

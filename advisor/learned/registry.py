@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
-from advisor.collectors import atomic, bounded
+from advisor.answer import object_in
+from advisor.collectors import atomic
 from advisor.data import laboratory
 from advisor.errors import ModelError, UsageError
 
@@ -297,13 +298,7 @@ def _arrays(path: Path) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        value = bounded.read_json(path)
-    except (OSError, ValueError) as error:
-        raise ModelError(f"cannot read {path}: {error}", hint=_HINT) from error
-    if not isinstance(value, dict):
-        raise ModelError(f"{path}: not a JSON object", hint=_HINT)
-    return value
+    return object_in(path, "", error=ModelError, hint=_HINT)
 
 
 def _dump(path: Path, value: Any) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from advisor.answer import to_record
 from advisor.errors import ModelError
 from advisor.learned import features, registry
 from advisor.learned.features import SEQUENCE_CHANNELS, RunColumns
@@ -160,10 +161,7 @@ def describe_features(asked: Problem, *, hull: Hull) -> dict[str, Any]:
         "has_series": asked.channels > 0,
         **({"channels": asked.channels} if asked.channels else {}),
         "names": list(features.NAMES),
-        "features": [
-            {"name": f.name, "unit": f.unit, "group": f.group, "is_log": f.is_log}
-            for f in features.FEATURES
-        ],
+        "features": to_record(features.FEATURES),
         "medians": medians,
         "hull": hull.to_record(),
         "accelerators": dict(

@@ -8,19 +8,19 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
 from advisor import data
-from advisor.answer import fitted
+from advisor.answer import fitted, rounded, to_record, with_hooks
 from advisor.catalogue import shipped
 from advisor.collectors import bounded
 from advisor.collectors.format import DeviceSheet, Host
-from advisor.errors import CatalogueError, ModelError
+from advisor.errors import CatalogueError
 from advisor.planners.core import GB, STREAM_SHARE, Device
 from advisor.planners.step import (
     AMPLITUDES,
@@ -32,11 +32,13 @@ from advisor.planners.step import (
     with_own,
 )
 
+if TYPE_CHECKING:
+    from cattrs import Converter
+
 # Words that make another chip, or a part of one, of what else a name says.
 _OTHER_CHIP: Final = frozenset(
     {"ti", "super", "laptop", "mobile", "max", "q", "maxq", "mig", "d", "sff", "g", "vgpu"}
 )
-SCHEMA_VERSION: Final = 1
 
 
 def _file(path: Path | None) -> Path:
@@ -380,10 +382,6 @@ def _between(one: float, all_: float, share: float) -> float:
 
 
 FILE: Final = "residual.json"
-_ERRORS: Final = ("of_peaks", "of_rates", "scatter")
-_NUMBERS: Final = (
-    "job_length", "device_length", "other_precision", "recorded_share", "machine_log_sd", "spread",
-)  # fmt: skip
 _DIGITS: Final = 4  # of logarithms: 0.01 %
 
 
@@ -392,115 +390,84 @@ def own_steps_file() -> Path:
     return data.own_models() / "steps" / "errors.json"
 
 
-def own_steps_record(errors: SeenErrors) -> dict[str, Any]:
-    """Return the JSON form of errors on own steps, and of which fit they are."""
-    return {
-        "schema_version": SCHEMA_VERSION, "device_model": model_day(), "seen": _columns(errors),
-    }  # fmt: skip
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnFit:
+    """Of which fit the errors on own steps are: the day of its model."""
+
+    device_model: str
 
 
-def _with_own_steps(process: ResidualParameters) -> ResidualParameters:
-    """Return the process with the user's own steps; those of another fit are left aside.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnErrors(OwnFit):
+    """Errors on own steps: the file ``own_steps_file``."""
 
-    Raises ModelError if the file cannot be read.
-    """
-    file = own_steps_file()
-    if not file.is_file():
-        return process
-    try:
-        record = bounded.read_json(file)
-        is_of_this_fit = record["device_model"] == model_day()
-        return with_own(process, _seen(record["seen"])) if is_of_this_fit else process
-    except (OSError, KeyError, TypeError, ValueError) as error:
-        raise ModelError(
-            f"{file} cannot be read: {error}", hint="make it again: advisor train steps"
-        ) from error
+    seen: SeenErrors
 
 
 def residual_parameters(path: Path | None = None) -> ResidualParameters:
     """Return the packaged process with the user's own steps, or that of another file alone.
 
-    Raises ModelError if the file is missing, not JSON, of another version, or lacks a part.
+    Own steps of another fit are left aside.
+
+    Raises ModelError if a file is missing, not JSON, of another version, or lacks a part.
     """
-    found = _residual_parameters(path)
-    return found if path else _with_own_steps(found)
-
-
-def _residual_parameters(path: Path | None) -> ResidualParameters:
-    file = path or data.model("device_model") / FILE
-    try:
-        return from_record(bounded.read_json(file))
-    except (OSError, KeyError, TypeError, ValueError) as error:
-        raise ModelError(
-            f"the device model's errors {file.name} cannot be read: {error}",
-            hint="fit them again with: advisor train device-model",
-        ) from error
-
-
-def to_record(parameters: ResidualParameters) -> dict[str, Any]:
-    """Return the JSON form, numbers rounded."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "amplitudes": {name: round(parameters.amplitudes[name], _DIGITS) for name in AMPLITUDES},
-        **{name: round(getattr(parameters, name), _DIGITS) for name in _NUMBERS},
-        "rate_scales": [round(one, _DIGITS) for one in parameters.rate_scales],
-        "seen": _columns(parameters.seen),
-    }
-
-
-def _columns(seen: SeenErrors) -> dict[str, Any]:
-    columns = {f.name: _rounded(getattr(seen.points, f.name)) for f in fields(ErrorPoints)}
-    scatter = np.broadcast_to(seen.scatter, len(seen.points))
-    return columns | {
-        "of_peaks": _rounded(seen.of_peaks), "of_rates": _rounded(seen.of_rates),
-        "scatter": _rounded(scatter),
-    }  # fmt: skip
-
-
-def _rounded(column: np.ndarray) -> list[Any]:
-    kept = column if column.dtype.kind == "U" else np.round(column, _DIGITS)
-    values: list[Any] = kept.tolist()
-    return values
-
-
-def from_record(record: dict[str, Any]) -> ResidualParameters:
-    """Return the process of a JSON form.
-
-    Raises KeyError, TypeError, ValueError if it is of another version, lacks a part, or its
-    columns differ in length.
-    """
-    if record.get("schema_version") != SCHEMA_VERSION:
-        raise ValueError(f"schema version {record.get('schema_version')}")
-    values = {name: float(record[name]) for name in _NUMBERS}
-    a, b, c, d = (float(one) for one in record["rate_scales"])
-    positive = [*values.values(), a, b, c, d]
-    if not all(np.isfinite(one) and one > 0 for one in positive):
-        raise ValueError("a length, scale or spread is not positive")
-    return ResidualParameters(
-        amplitudes={name: float(record["amplitudes"][name]) for name in AMPLITUDES},
-        rate_scales=(a, b, c, d),
-        seen=_seen(record["seen"]),
-        **values,
+    process = fitted(
+        ResidualParameters, path or data.model("device_model") / FILE, train="device-model"
     )
+    own = own_steps_file()
+    if path is not None or not own.is_file():
+        return process
+    if fitted(OwnFit, own, train="steps").device_model != model_day():
+        return process
+    return with_own(process, fitted(OwnErrors, own, train="steps").seen)
 
 
-def _seen(seen: dict[str, Any]) -> SeenErrors:
-    size = len(seen["device"])
-    shapes = {
-        "rates": (size, 4), "job": (size, 6), "host_log_sd": (size,), "recorded": (size,),
-    }  # fmt: skip
-    points: dict[str, Any] = {}
-    for f in fields(ErrorPoints):
-        kind = float if f.name in shapes else np.str_
-        points[f.name] = np.array(seen[f.name], dtype=kind).reshape(shapes.get(f.name, (size,)))
-    errors = {name: np.array(seen[name], float) for name in _ERRORS}
-    numbers = [
-        *points["rates"].ravel(),
-        *points["job"].ravel(),
-        *points["host_log_sd"],
-        *points["recorded"],
-        *np.concatenate([*errors.values()]),
-    ]
-    if not np.all(np.isfinite(numbers)) or any(e.shape != (size,) for e in errors.values()):
-        raise ValueError("a column is too short or has a number that is none")
-    return SeenErrors(points=ErrorPoints(**points), **errors)
+def errors_record(errors: ResidualParameters | OwnErrors) -> dict[str, Any]:
+    """Return the JSON form of the process, or of own steps, its numbers rounded."""
+    record = {"schema_version": 1, **to_record(errors)}
+    return cast(dict[str, Any], rounded(record, lambda number: round(number, _DIGITS)))
+
+
+def _written(seen: SeenErrors) -> dict[str, Any]:
+    """Return errors as columns beside those of their points."""
+    scatter = np.broadcast_to(seen.scatter, len(seen.points))
+    errors = {"of_peaks": seen.of_peaks, "of_rates": seen.of_rates, "scatter": scatter}
+    return cast(dict[str, Any], to_record(seen.points) | to_record(errors))
+
+
+def _seen(columns: Any, points: Any) -> SeenErrors:
+    """Return errors that were written as columns, all of one length and known."""
+    names = ("of_peaks", "of_rates", "scatter")
+    at: ErrorPoints = points({k: v for k, v in columns.items() if k not in names}, ErrorPoints)
+    errors = {name: np.array(columns[name], float) for name in names}
+    known = [getattr(at, f.name) for f in fields(at)] + [*errors.values()]
+    if any(len(one) != len(at) for one in known):
+        raise ValueError("columns differ in length")
+    if at.rates.shape[1:] != (4,) or at.job.shape[1:] != (6,):
+        raise ValueError("rates or job has too few columns")
+    if not all(np.isfinite(one).all() for one in known if one.dtype.kind == "f"):
+        raise ValueError("a column has a number that is none")
+    return SeenErrors(points=at, **errors)
+
+
+def _process(record: Any, plain: Any) -> ResidualParameters:
+    """Return the process, its numbers positive."""
+    found: ResidualParameters = plain(record, ResidualParameters)
+    numbers = [v for f in fields(found) if isinstance(v := getattr(found, f.name), float)]
+    if not all(one > 0 for one in (*numbers, *found.rate_scales)):
+        raise ValueError("a length, scale or spread is not positive")
+    if lacking := set(AMPLITUDES) - set(found.amplitudes):
+        raise ValueError(f"amplitudes lack {', '.join(sorted(lacking))}")
+    return found
+
+
+def _as_columns(converter: Converter) -> None:
+    from cattrs.gen import make_dict_structure_fn
+
+    converter.register_unstructure_hook(SeenErrors, _written)
+    converter.register_structure_hook(SeenErrors, lambda row, _: _seen(row, converter.structure))
+    plain = make_dict_structure_fn(ResidualParameters, converter)
+    converter.register_structure_hook(ResidualParameters, lambda row, _: _process(row, plain))
+
+
+with_hooks(_as_columns)

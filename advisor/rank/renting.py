@@ -33,13 +33,14 @@ setting up is worth (a little less often, for what its work costs). ``docs/answe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from advisor.answer import Recorded
 from advisor.ask import Constraints
 from advisor.catalogue import REQUEST_H
 
@@ -64,10 +65,16 @@ PATIENCE_H: Final = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Renting:
+class Renting(Recorded):
     """What somebody's time is worth beside money."""
 
-    effort_h: float  # work to rent one machine and set it up [h]
+    calendar_per_work_h: ClassVar[float] = CALENDAR
+    work_usd_per_h: ClassVar[float] = WAGE_USD_PER_H
+    said: ClassVar[Sequence[str]] = (
+        "effort_h", "further_machine_h", "calendar_per_work_h", "patience_h", "work_usd_per_h",
+    )  # fmt: skip
+
+    effort_h: float = Constraints().effort_h  # work to rent one machine and set it up [h]
     patience_h: float = PATIENCE_H  # the wait below which nobody minds more or less [h]
 
     @classmethod
@@ -75,6 +82,11 @@ class Renting:
         """Return it as a question says."""
         deadline_h = request.deadline_h or np.inf
         return cls(effort_h=request.effort_h, patience_h=min(PATIENCE_H, deadline_h))
+
+    @property
+    def further_machine_h(self) -> float:
+        """Work to set up each machine after the first."""
+        return self.effort_h * FURTHER
 
     def work_h(self, machines: ArrayLike) -> Floats:
         """Return a person's work to rent machines and set them up [h]; 0 for none, at hand.
@@ -155,24 +167,6 @@ class Renting:
         bound = np.power(time_h, WEIGHTS[pick]) * cost_usd
         able = np.flatnonzero(bound <= bar * (1.0 + 1e-9))
         return able if able.size else np.arange(n)
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, float]) -> Self:
-        """Return it as an answer was judged by (``to_record``); the usual where that says none."""
-        return cls(
-            effort_h=record.get("effort_h", Constraints().effort_h),
-            patience_h=record.get("patience_h", PATIENCE_H),
-        )
-
-    def to_record(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return {
-            "effort_h": self.effort_h,
-            "further_machine_h": self.effort_h * FURTHER,
-            "calendar_per_work_h": CALENDAR,
-            "patience_h": self.patience_h,
-            "work_usd_per_h": WAGE_USD_PER_H,
-        }
 
 
 # Somebody who says nothing of it.

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
-import types
-import typing
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TextIO
 
+from advisor.answer import from_record, to_record
 from advisor.collectors import atomic, bounded
 from advisor.errors import RunError
 from advisor.records.nouns import SCHEMA_VERSION, RunRecord
@@ -68,7 +66,7 @@ def to_line(record: RunRecord) -> str:
 
 def to_row(record: RunRecord) -> dict[str, Any]:
     """Return the record as the JSON object that ``from_row`` reads."""
-    return {"schema_version": SCHEMA_VERSION, **_lean(record)}
+    return {"schema_version": SCHEMA_VERSION, **to_record(record, is_lean=True)}
 
 
 def from_row(row: Mapping[str, Any]) -> RunRecord:
@@ -77,7 +75,7 @@ def from_row(row: Mapping[str, Any]) -> RunRecord:
     Raises RunError naming the column that is missing, unknown, of another type, or makes no sense.
     """
     if not isinstance(row, dict):
-        raise RunError(f"{row!r} is not a JSON object")
+        raise RunError(f"{row!r} is not a JSON object", hint="see docs/records.md")
     row = dict(row)
     version = row.pop("schema_version", None)
     if version != SCHEMA_VERSION:
@@ -85,10 +83,13 @@ def from_row(row: Mapping[str, Any]) -> RunRecord:
             f"schema_version: {version!r} is not {SCHEMA_VERSION}",
             hint="written by another version of advisor",
         )
-    return cast(RunRecord, _build(RunRecord, row, ""))
+    try:
+        return from_record(RunRecord, row, where="", is_strict=True)
+    except ValueError as error:
+        raise RunError(str(error), hint="see docs/records.md") from error
 
 
-def _open(path: Path) -> typing.TextIO:
+def _open(path: Path) -> TextIO:
     if path.suffix == ".gz":
         return gzip.open(path, "rt", encoding="utf-8")
     return path.open(encoding="utf-8")
@@ -103,78 +104,6 @@ def _parse_line(line: str, where: str) -> RunRecord:
         ) from error
     except RunError as error:
         raise RunError(f"{where}: {error}", hint=error.hint or "see docs/formats.md") from error
-
-
-def _lean(noun: Any) -> dict[str, Any]:
-    """Return a noun's fields as plain data, without those that are at their default."""
-    lean: dict[str, Any] = {}
-    for f in fields(noun):
-        value = getattr(noun, f.name)
-        default = f.default_factory() if f.default_factory is not MISSING else f.default
-        if default is MISSING or value != default:
-            lean[f.name] = _plain(value)
-    return lean
-
-
-def _plain(value: Any) -> Any:
-    if is_dataclass(value) and not isinstance(value, type):
-        return _lean(value)
-    if isinstance(value, tuple):
-        return [_plain(v) for v in value]
-    if isinstance(value, Mapping):
-        return {k: _plain(v) for k, v in value.items()}
-    return value
-
-
-def _build(kind: type, row: Any, where: str) -> object:
-    """Build a noun of this package from plain data, ``where`` naming the column so far."""
-    if not isinstance(row, dict):
-        raise RunError(f"{where}: {row!r} is not an object")
-    hints = typing.get_type_hints(kind)
-    known = {f.name: f for f in fields(kind)}
-    if unknown := set(row) - set(known):
-        raise RunError(f"{where}{min(unknown)}: no such field")
-    values: dict[str, Any] = {}
-    for name, f in known.items():
-        if name in row:
-            values[name] = _convert(hints[name], row[name], f"{where}{name}")
-        elif f.default is MISSING and f.default_factory is MISSING:
-            raise RunError(f"{where}{name}: missing")
-    try:
-        return kind(**values)
-    except RunError as error:
-        raise RunError(f"{where}{error}", hint=error.hint) from error
-
-
-def _convert(hint: Any, value: Any, where: str) -> Any:
-    """Return ``value`` as the type that ``hint`` asks for."""
-    origin, inner = typing.get_origin(hint), typing.get_args(hint)
-    if is_dataclass(hint):
-        return _build(cast(type, hint), value, f"{where}.")
-    if origin is types.UnionType or origin is typing.Union:
-        if value is None and types.NoneType in inner:
-            return None
-        if isinstance(value, str) and str in inner:
-            return value
-        return _convert(next(t for t in inner if t not in (types.NoneType, str)), value, where)
-    if origin is tuple and isinstance(value, list):
-        return tuple(_convert(inner[0], v, f"{where}[{i}]") for i, v in enumerate(value))
-    if origin is Mapping and isinstance(value, dict):
-        return {k: _convert(inner[1], v, f"{where}.{k}") for k, v in value.items()}
-    return _scalar(hint, value, where)
-
-
-def _scalar(hint: Any, value: Any, where: str) -> Any:
-    is_number = isinstance(value, int | float)
-    if hint is float and is_number:
-        return float(value)
-    if hint is int and isinstance(value, int | float) and float(value).is_integer():
-        return int(value)
-    if hint is bool and isinstance(value, bool):
-        return value
-    if (hint is str or typing.get_origin(hint) is typing.Literal) and isinstance(value, str):
-        return value
-    raise RunError(f"{where}: {value!r} is not {getattr(hint, '__name__', hint)}")
 
 
 # Our own records, a file or a folder of files.

@@ -117,20 +117,6 @@ def library(name: str) -> Any:
         ) from error
 
 
-def read_object(path: Path) -> dict[str, Any]:
-    """Read a JSON object.
-
-    Raises RunError if the file cannot be read or holds something else.
-    """
-    try:
-        value = bounded.read_json(path)
-    except (OSError, ValueError) as error:
-        raise RunError(f"cannot read {path}: {error}", hint="export the run again") from error
-    if not isinstance(value, dict):
-        raise RunError(f"{path}: not a JSON object", hint="export the run again")
-    return value
-
-
 def positive(value: object, path: Path, column: str) -> float:
     """Return a positive finite number.
 

@@ -33,7 +33,6 @@ import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from functools import cache
 from html import escape
 from importlib import resources
@@ -42,7 +41,7 @@ from typing import Any, Final
 
 from advisor import data
 from advisor.advice import AdviceList
-from advisor.answer import Recommendation, from_record
+from advisor.answer import Recommendation, from_record, to_record, told
 from advisor.collectors import atomic, bounded
 from advisor.collectors.derive import summary_lines
 from advisor.collectors.format import Recording
@@ -300,7 +299,6 @@ def run_record(seen: Recording) -> dict[str, Any]:
         with their steps, each point the mean, least and most of ``steps_per_point``;
         ``step_time`` as it settled, or null.
     """
-    step = seen.step_time
     return {
         "run": seen.run_id,
         "command": " ".join(seen.command),
@@ -308,19 +306,14 @@ def run_record(seen: Recording) -> dict[str, Any]:
         "duration_s": seen.duration_s,
         "startup_s": seen.startup_raw_s or seen.startup_s,
         "lines": summary_lines(seen),
-        "host": {
-            "cpu_model": seen.host.cpu_model,
-            "cpu_limit": seen.host.cpu_limit,
-            "memory_limit_bytes": seen.host.memory_limit_bytes,
-            "gpus": list(seen.host.gpus),
-        },
+        "host": told(seen.host, ("cpu_model", "cpu_limit", "memory_limit_bytes", "gpus")),
         "readings": thinned_readings(seen.readings, MOST_POINTS),
         "ranks": [
             {"rank": one.rank, **steps(one.step_s, MOST_POINTS)}
             for one in seen.ranks
             if one.step_s
         ],
-        "step_time": None if step is None else asdict(step),
+        "step_time": to_record(seen.step_time),
     }
 
 

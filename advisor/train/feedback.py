@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from advisor.answer import Candidate, Estimate, Recorded
+from advisor.answer import Candidate, Estimate, Recorded, told
 from advisor.ask import Constraints
 from advisor.catalogue import Catalogue
 from advisor.collectors.derive import find_run, local_folder
@@ -61,8 +61,16 @@ _EARLIER: Final = "comparison"  # as versions before the journal wrote them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class Comparison(Recorded):
     """A real run of a whole job beside what was predicted before it was known."""
+
+    schema_version: ClassVar[int] = 1
+    said: ClassVar[Mapping[str, str]] = {
+        "schema_version": "schema_version", "run": "actual.run", "configuration": "configuration",
+        "predicted": "predicted", "actual.training_time_h": "time_h",
+        "actual.cost_usd": "actual.cost_usd", "actual.step_time_s": "actual.step_s",
+        "error_fraction": "error_fraction", "inside": "is_inside",
+    }  # fmt: skip
 
     noted_at: str = ""  # ISO 8601, UTC; empty before it is noted
     actual: Actual
@@ -101,36 +109,19 @@ class Comparison:
     @property
     def configuration(self) -> dict[str, Any]:
         """The JSON form of the machines."""
-        actual = self.actual
-        return {"provider": actual.provider, "instance_type": actual.instance_type,
-                "count": actual.count}  # fmt: skip
-
-    def to_record(self) -> dict[str, Any]:
-        """Return the JSON form, as ``advisor runs actual`` prints it."""
-        return {
-            "schema_version": 1,
-            "run": self.actual.run,
-            "configuration": self.configuration,
-            "predicted": self.predicted,
-            "actual": {"training_time_h": self.time_h, "cost_usd": self.actual.cost_usd,
-                       "step_time_s": self.actual.step_s},
-            "error_fraction": self.error_fraction,
-            "inside": self.is_inside,
-        }  # fmt: skip
+        return told(self.actual, ("provider", "instance_type", "count"))
 
     def to_row(self) -> dict[str, Any]:
         """Return the JSON form of one among many, as ``advisor runs compare`` prints it."""
-        predicted = self.predicted_h
-        return {
-            "noted_at": self.noted_at,
-            "run": self.actual.run,
-            "configuration": self.configuration,
-            "predicted_h": predicted.value, "low_h": predicted.low, "high_h": predicted.high,
-            "coverage": predicted.coverage,
-            "actual_h": self.time_h,
-            "error_fraction": self.error_fraction,
-            "inside": self.is_inside,
-        }  # fmt: skip
+        return told(self, _ROW)
+
+
+_ROW: Final = {
+    "noted_at": "noted_at", "run": "actual.run", "configuration": "configuration",
+    "predicted_h": "predicted_h.value", "low_h": "predicted_h.low", "high_h": "predicted_h.high",
+    "coverage": "predicted_h.coverage", "actual_h": "time_h", "error_fraction": "error_fraction",
+    "inside": "is_inside",
+}  # fmt: skip
 
 
 def _of(entry: Entry) -> Comparison:
@@ -396,8 +387,16 @@ def _record(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepComparison:
+class StepComparison(Recorded):
     """A measured step beside its prediction."""
+
+    schema_version: ClassVar[int] = 1
+    said: ClassVar[Mapping[str, str]] = {
+        "schema_version": "schema_version", "job": "name", "machines": "machines",
+        "layout": "layout", "predicted.step_time_s": "predicted_s",
+        "actual.step_time_s": "step_s", "error_fraction": "error_fraction",
+        "inside": "is_inside", "runs": "known",
+    }  # fmt: skip
 
     # name, machines: of the job, and what it ran on
     name: str
@@ -416,20 +415,6 @@ class StepComparison:
     def is_inside(self) -> bool:
         """Whether the interval held the measured step."""
         return self.predicted_s.low <= self.step_s <= self.predicted_s.high
-
-    def to_record(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return {
-            "schema_version": 1,
-            "job": self.name,
-            "machines": self.machines,
-            "layout": self.layout.to_record(),
-            "predicted": {"step_time_s": self.predicted_s.to_record()},
-            "actual": {"step_time_s": self.step_s},
-            "error_fraction": self.error_fraction,
-            "inside": self.is_inside,
-            "runs": self.known,
-        }
 
 
 def note_cluster_run(

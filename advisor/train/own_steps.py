@@ -23,7 +23,14 @@ from advisor.collectors.derive import list_runs
 from advisor.errors import AdvisorError, UsageError
 from advisor.estimate import place_of
 from advisor.jobs import Actual, Job, load_job
-from advisor.machines import catalogue_fleet, device_parameters, own_steps_file, own_steps_record
+from advisor.machines import (
+    OwnErrors,
+    catalogue_fleet,
+    device_parameters,
+    errors_record,
+    model_day,
+    own_steps_file,
+)
 from advisor.planners.core import Device, PlanningError, Work
 from advisor.planners.step import (
     OWN_HOST,
@@ -63,7 +70,7 @@ class TrainSteps:
             )
         file = self.out or own_steps_file()
         file.parent.mkdir(parents=True, exist_ok=True)
-        record = own_steps_record(errors_of(steps))
+        record = errors_record(OwnErrors(device_model=model_day(), seen=errors_of(steps)))
         atomic.write_bytes(file, (json.dumps(record) + "\n").encode())
         jobs, cards = len({s.job for s in steps}), sorted({s.device.name for s in steps})
         typer.echo(f"{len(steps)} runs of {jobs} jobs on {', '.join(cards)}: {file}")

@@ -429,7 +429,7 @@ def fitted(given: Path | None, day: str) -> FittedFolder:
     return FittedFolder(
         files={
             "parameters.json": json.dumps({**found.record, "as_of": day}, indent=1) + "\n",
-            devices.FILE: json.dumps(devices.to_record(process)) + "\n",
+            devices.FILE: json.dumps(devices.errors_record(process)) + "\n",
             "residuals.csv": residual_table(rows, errors).to_csv(index=False, lineterminator="\n"),
         },
         metrics={

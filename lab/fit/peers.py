@@ -21,7 +21,6 @@ from advisor.errors import ModelError
 from advisor.estimate.case import DIGITS
 from advisor.estimate.unlike.peers import (
     KINDS,
-    SCHEMA_VERSION,
     FittedRate,
     PeerModel,
     PeerSeries,
@@ -212,7 +211,7 @@ def fitted(given: Path | None, day: str) -> FittedFolder:
 
 def text_of(model: PeerModel) -> str:
     """Return ``parameters.json``."""
-    content = {"schema_version": SCHEMA_VERSION, **asdict(model)}
+    content = {"schema_version": 1, **asdict(model)}
     return json.dumps(content, indent=2) + "\n"
 
 

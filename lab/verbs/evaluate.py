@@ -80,7 +80,7 @@ def command(
         "schema_version": 1,
         "model": model,
         "target": target,
-        "rows": max(r.overall.rows for r in results),
+        "rows": max(r.scored for r in results),
         "splits": {r.name: r.to_record() for r in results},
     }
     typer.echo(json.dumps(record, indent=2) if as_json else "\n".join(report_lines(results)))
@@ -127,6 +127,7 @@ def _line(name: str, m: Metrics) -> str:
     cover = "" if m.coverage is None else f"{m.coverage:.2f}"
     width = "" if m.width is None else f"{m.width:.2f}"
     return (
-        f"{name[:17]:18}{m.rows:6d}{100 * m.mape_fraction:8.1f}{100 * m.median_ape_fraction:7.1f}"
-        f"{100 * m.p90_ape_fraction:7.1f}{m.bias:6.2f}{r2:>8}{rank:>6}{cover:>7}{width:>7}"
+        f"{name[:17]:18}{m.rows:6.0f}{100 * m.mape_fraction:8.1f}"
+        f"{100 * m.median_ape_fraction:7.1f}{100 * m.p90_ape_fraction:7.1f}{m.bias:6.2f}"
+        f"{r2:>8}{rank:>6}{cover:>7}{width:>7}"
     )

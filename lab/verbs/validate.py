@@ -220,7 +220,7 @@ def _line(name: str, s: Scores) -> str:
         100 * value for value in (s.mape_fraction, s.median_ape_fraction, s.p90_ape_fraction)
     )
     errors = "".join(f"{value:7.1f}" if value < 1e4 else f"{value:7.0f}" for value in percent)
-    return f"{name[:31]:32}{s.rows:6d}{errors}{s.bias:6.2f}{rank:>7}{cover:>7}".rstrip()
+    return f"{name[:31]:32}{s.rows:6.0f}{errors}{s.bias:6.2f}{rank:>7}{cover:>7}".rstrip()
 
 
 VERB = Validate

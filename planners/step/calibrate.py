@@ -109,9 +109,9 @@ class ResidualParameters:
     other_precision: float  # correlation of a job's error between two precisions
     recorded_share: float  # deviation of a recorded script's own error over a described job's
     machine_log_sd: float  # of all recorded scripts on one machine
+    spread: float  # by which the deviations are multiplied to cover what was left out
     # standard deviations of ``ErrorPoints.rates`` over devices
     rate_scales: tuple[float, float, float, float]
-    spread: float  # by which the deviations are multiplied to cover what was left out
     seen: SeenErrors
 
 

@@ -13,8 +13,9 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any, Final, NoReturn, Protocol, runtime_checkable
+from typing import IO, Any, ClassVar, Final, NoReturn, Protocol, runtime_checkable
 
+from advisor.answer import Recorded
 from advisor.catalogue.offer_columns import Provenance
 from advisor.catalogue.rows import Listed, ListedOffer
 from advisor.collectors import bounded
@@ -22,8 +23,10 @@ from advisor.errors import CatalogueError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RawFile:
+class RawFile(Recorded):
     """A file as it was downloaded or given."""
+
+    said: ClassVar[Sequence[str]] = ("name", "url", "sha256", "retrieved_at")
 
     name: str  # what the adapter calls it; unique among its files
     path: Path

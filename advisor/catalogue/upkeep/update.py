@@ -13,15 +13,16 @@ import tempfile
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, Any, Final, Literal
+from typing import IO, TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import numpy as np
 
+from advisor.answer import Recorded, to_record
 from advisor.catalogue import snapshot
 from advisor.catalogue.catalogue import Catalogue
 from advisor.catalogue.offer_columns import PRICINGS, Pricing
@@ -202,8 +203,12 @@ Status = Literal["updated", "refused", "failed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(Recorded):
     """What became of one source."""
+
+    said: ClassVar[Sequence[str]] = (
+        "source", "status", "message", "hint", "types", "prices", "found", "findings", "files",
+    )  # fmt: skip
 
     source: str
     status: Status
@@ -216,28 +221,10 @@ class Outcome:
     rows: Listed | None = None
     outdated: tuple[str, ...] = ()
 
-    def to_record(self, most_findings: int | None = None) -> dict[str, Any]:
-        """Return what is shown of it; a snapshot keeps only the first findings of each source."""
-        counts = Counter(f"{one.rule} {one.severity}" for one in self.findings)
-        return {
-            "source": self.source,
-            "status": self.status,
-            "message": self.message,
-            "hint": self.hint,
-            "types": self.types,
-            "prices": self.prices,
-            "found": dict(counts),
-            "findings": [asdict(one) for one in self.findings[:most_findings]],
-            "files": [
-                {
-                    "name": one.name,
-                    "url": one.url,
-                    "sha256": one.sha256,
-                    "retrieved_at": one.retrieved_at,
-                }
-                for one in self.files
-            ],
-        }
+    @property
+    def found(self) -> dict[str, int]:
+        """How many findings there are of a rule and severity."""
+        return dict(Counter(f"{one.rule} {one.severity}" for one in self.findings))
 
 
 # Put a source's new rows into the rows of before.
@@ -290,26 +277,20 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Report(Recorded):
     """What an update did; ``folder`` is the new snapshot, None where the old one stays."""
 
-    outcomes: tuple[Outcome, ...]
+    renamed: ClassVar[Mapping[str, str]] = {"folder": "snapshot", "outcomes": "sources"}
+
+    schema_version: int = 1
     folder: Path | None
     message: str
+    outcomes: tuple[Outcome, ...]
 
     @property
     def is_current(self) -> bool:
         """At least one source was read and accepted, whether or not it brought anything new."""
         return any(one.status == "updated" for one in self.outcomes)
-
-    def to_record(self) -> dict[str, Any]:
-        """Return the answer to ``update``."""
-        return {
-            "schema_version": 1,
-            "snapshot": None if self.folder is None else str(self.folder),
-            "message": self.message,
-            "sources": [one.to_record() for one in self.outcomes],
-        }
 
 
 def update_catalogue(sources: Sequence[Source], options: Options) -> Report:
@@ -440,7 +421,10 @@ def _switched(base: Path, rows: Listed, outcomes: tuple[Outcome, ...]) -> Report
         "schema_version": 1,
         "made_at": made_at.isoformat(timespec="seconds"),
         "previous": base.name if base != snapshot.bundled_folder() else "bundled",
-        "sources": [one.to_record(_KEPT_FINDINGS) for one in outcomes],
+        "sources": [
+            record | {"findings": record["findings"][:_KEPT_FINDINGS]}
+            for record in map(to_record, outcomes)
+        ],
     }
 
     def write(folder: Path) -> None:
@@ -493,16 +477,6 @@ class Difference:
 
     providers: tuple[ProviderDifference, ...]
     changes: tuple[Change, ...]
-
-    def to_record(self, old: str, new: str) -> dict[str, object]:
-        """Return the answer to ``diff``; ``old`` and ``new`` say what was compared."""
-        return {
-            "schema_version": 1,
-            "old": old,
-            "new": new,
-            "providers": [asdict(one) for one in self.providers],
-            "changes": [asdict(one) for one in self.changes],
-        }
 
 
 def difference(old: Catalogue, new: Catalogue) -> Difference:

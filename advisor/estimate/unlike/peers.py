@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from advisor import data
-from advisor.answer import Estimate, fitted
+from advisor.answer import Estimate, Recorded, fitted
 from advisor.collectors.format import Recording
 from advisor.errors import RunError, UsageError
 from advisor.planners.systems import (
@@ -29,7 +29,6 @@ from advisor.quantities import QUANTILES
 
 Array = NDArray[np.float64]
 NAME: Final = "peers"
-SCHEMA_VERSION: Final = 1
 _COVERAGE: Final = 0.9
 
 
@@ -100,31 +99,19 @@ class PeerGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PeerAnswer:
-    """What peers reach together."""
+class PeerAnswer(Recorded):
+    """What peers reach together: the record of ``advisor simulate peers``."""
 
+    schema_version: int = 1
+    known: str  # what was known of them
+    peers: int
+    target_batch: float
+    parameters: float
+    slowest_link_gbit_per_s: float | None  # None for peers at one site
     samples_per_s: Estimate
-    alone_per_s: float  # were nothing ever averaged: the sum of the peers [1/s]
-    peers: Peers  # one row: what was asked
+    sum_of_peers_per_s: float  # were nothing ever averaged [1/s]
+    share_of_the_sum: float
     training_time_h: Estimate | None  # None where the length of the job was not given
-    is_from_minute: bool
-
-    def to_record(self) -> dict[str, Any]:
-        """Return the JSON record of ``advisor simulate peers``."""
-        link = float(self.peers.link_bytes_per_s[0])
-        hours = self.training_time_h
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "known": "the first minute" if self.is_from_minute else "each peer alone",
-            "peers": int(self.peers.peers[0]),
-            "target_batch": float(self.peers.target_samples[0]),
-            "parameters": 1e9 * float(self.peers.parameters_gb[0]),
-            "slowest_link_gbit_per_s": link * 8e-9 if np.isfinite(link) else None,
-            "samples_per_s": self.samples_per_s.to_record(),
-            "sum_of_peers_per_s": self.alone_per_s,
-            "share_of_the_sum": self.samples_per_s.value / self.alone_per_s,
-            "training_time_h": None if hours is None else hours.to_record(),
-        }
 
 
 def peers_answer(asked: Peers | FirstMinutes, *, samples: float | None = None) -> PeerAnswer:
@@ -150,12 +137,17 @@ def peers_answer(asked: Peers | FirstMinutes, *, samples: float | None = None) -
             value=samples / value / 3600.0, low=samples / high / 3600.0,
             high=samples / low / 3600.0, coverage=_COVERAGE,
         )  # fmt: skip
+    link, alone = float(peers.link_bytes_per_s[0]), float(peers.samples_per_s[0])
     return PeerAnswer(
+        known="the first minute" if is_minute else "each peer alone",
+        peers=int(peers.peers[0]),
+        target_batch=float(peers.target_samples[0]),
+        parameters=1e9 * float(peers.parameters_gb[0]),
+        slowest_link_gbit_per_s=link * 8e-9 if np.isfinite(link) else None,
         samples_per_s=rate,
-        alone_per_s=float(peers.samples_per_s[0]),
-        peers=peers,
+        sum_of_peers_per_s=alone,
+        share_of_the_sum=rate.value / alone,
         training_time_h=hours,
-        is_from_minute=is_minute,
     )
 
 

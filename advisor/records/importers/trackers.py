@@ -14,12 +14,13 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final, cast, get_args
 
 import numpy as np
 
+from advisor.answer import object_in
 from advisor.catalogue import Catalogue
 from advisor.collectors import bounded
 from advisor.errors import CatalogueError, RunError
@@ -41,7 +42,6 @@ from advisor.records.tracked import (
     located_records,
     positive,
     rate,
-    read_object,
     read_rows,
     readings_series,
     real,
@@ -50,6 +50,7 @@ from advisor.records.tracked import (
 )
 
 DATABASE: Final = "mlflow.db"
+_object: Final = partial(object_in, what="", error=RunError, hint="export the run again")
 _MB: Final = 1e6
 _GAUGES: Final = {
     "memory_bytes": ("system/system_memory_usage_megabytes", _MB),
@@ -223,15 +224,15 @@ def read_huggingface(path: Path, machines: Instances | None = None) -> list[RunR
 
 
 def _step(file: Path) -> float:
-    return real(read_object(file).get("global_step")) or 0.0
+    return real(_object(file).get("global_step")) or 0.0
 
 
 def _record(run: Path, file: Path, machines: Instances | None) -> RunRecord:
-    state = read_object(file)
+    state = _object(file)
     closing = _closing(state)
     for name in ("all_results.json", "train_results.json"):
         if (run / name).is_file():
-            closing = {**closing, **read_object(run / name)}
+            closing = {**closing, **_object(run / name)}
     if "train_runtime" not in closing:
         raise RunError(
             f"{file}: train_runtime: missing", hint="the run has not ended; import it when it has"
@@ -514,7 +515,7 @@ def _run_id(folder: Path) -> str:
 
 def _exported(folder: Path) -> LoggedRun:
     metadata = _optional(folder / "wandb-metadata.json")
-    summary = read_object(folder / SUMMARY)
+    summary = _object(folder / SUMMARY)
     metadata.setdefault("state", summary.get("state", "finished"))
     config = {k: v["value"] if isinstance(v, dict) and "value" in v else v
               for k, v in _optional(folder / "config.json").items()}  # fmt: skip
@@ -543,7 +544,7 @@ def _wandb_record(run_id: str, file: Path, run: LoggedRun, said: Instances | Non
 
 
 def _optional(path: Path) -> dict[str, Any]:
-    return read_object(path) if path.is_file() else {}
+    return _object(path) if path.is_file() else {}
 
 
 def _cores(metadata: dict[str, Any]) -> Any:
