@@ -30,7 +30,7 @@ from advisor.planners.systems.hydrozoa import (
 )
 from advisor.planners.systems.stragglers import RankSpread
 from advisor.report.simulation import elastic
-from advisor.simulate.elastic import JobFigures, WorkerContainer, figures_of, over_phases, planned
+from advisor.simulate.elastic import JobFigures, figures_of, over_phases, planned
 from advisor.simulate.questions import SimulateElastic
 
 HOUR = 3600.0
@@ -315,7 +315,7 @@ def test_containers_are_billed_for_what_they_are_given(
     name: str, vcpus: float, gib: float, time_s: float, workers: int
 ) -> None:
     offer = container_offers()[name]
-    held = WorkerContainer(offer=offer, vcpus=vcpus, gib=gib, coordinator=(0.25, 0.5)).billing(0.0)
+    held = replace(offer, vcpus=vcpus, gib=gib, coordinator=(0.25, 0.5)).billing(0.0)
     paid = billed_cost_usd([workers], [time_s], held)
     seconds = max(time_s, offer.minimum_s)
     a_worker = vcpus * offer.vcpu_usd_per_h + gib * offer.gib_usd_per_h

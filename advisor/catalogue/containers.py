@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +13,7 @@ from advisor.catalogue.offer_columns import Record
 from advisor.catalogue.snapshot import bundled_folder
 from advisor.catalogue.tables import Column, read_facts, record, text
 from advisor.errors import CatalogueError, UsageError
+from advisor.planners.systems import Billing
 from advisor.quantities import parse_cores_and_memory
 
 _MOST_USD: Final = 1000.0
@@ -32,8 +34,34 @@ _GIB: Final = 2**30
 
 
 @record(COLUMNS)
-class ContainerOffer(Record):
-    """A provider's list prices of containers in one region, as ``COLUMNS`` says."""
+class Container(Record):
+    """Containers that are sold in one region, as ``COLUMNS`` says, and what a worker gets."""
+
+    # vcpus, gib: of a worker
+    vcpus: float = 0.0
+    gib: float = 0.0
+    card: str = ""  # the accelerator of a worker
+    coordinator: tuple[float, float] | None = None  # vCPUs and GiB of what stands beside them
+
+    def billing(self, startup_s: float) -> Billing:
+        """Return the bill of a worker and of what stands beside them all."""
+        return Billing(
+            price_usd_per_h=self.usd_per_h(self.vcpus, self.gib, self.card),
+            quantum_s=self.quantum_s, minimum_s=self.minimum_s, startup_s=startup_s,
+            beside_usd_per_h=self.usd_per_h(*self.coordinator) if self.coordinator else 0.0,
+        )  # fmt: skip
+
+    @property
+    def words(self) -> str:
+        """Say offer, sizes, day and source of the price."""
+        card = f" and one {self.card}" if self.card else ""
+        beside = ""
+        if self.coordinator is not None:
+            beside = f", a coordinator of {self.coordinator[0]:g} and {self.coordinator[1]:g} GiB"
+        return (
+            f"{self.name} in {self.region}: {self.vcpus:g} vCPUs{card}, "
+            f"{self.gib:g} GiB a worker{beside}; list prices of {self.as_of}"
+        )
 
     def usd_per_h(self, vcpus: float, gib: float, accelerator: str = "") -> float:
         """Return the price of a container [USD/h].
@@ -57,24 +85,24 @@ class ContainerOffer(Record):
         return float(vcpus * self.vcpu_usd_per_h + gib * self.gib_usd_per_h + extra)
 
 
-def container_offers(path: Path | None = None) -> dict[str, ContainerOffer]:
+def container_offers(path: Path | None = None) -> dict[str, Container]:
     """Return the offers by name; those of ``path``, by default those that ship.
 
     Raises CatalogueError if the file cannot be read or a cell breaks its rule.
     """
     where = path or bundled_folder() / "containers.csv"
-    found: dict[str, ContainerOffer] = {}
+    found: dict[str, Container] = {}
     for row in read_facts(where, COLUMNS):
         extra = row["accelerator_usd_per_h"] or 0.0
-        offer = ContainerOffer(**row | {"accelerator_usd_per_h": extra})
+        offer = Container(**row | {"accelerator_usd_per_h": extra})
         if offer.name in found:
             raise CatalogueError(f"{where}: {offer.name} appears twice", hint="take one row out")
         found[offer.name] = offer
     return found
 
 
-def container_of(asked: str, *, vcpus: float, gib: float) -> tuple[ContainerOffer, float, float]:
-    """Return an offer, the vCPUs and the GiB of ``NAME`` or ``NAME:VCPUSxGIB``.
+def container_of(asked: str, *, vcpus: float, gib: float) -> Container:
+    """Return the containers that ``NAME`` or ``NAME:VCPUSxGIB`` says.
 
     ``vcpus``, ``gib``: where no size is said.
 
@@ -84,7 +112,7 @@ def container_of(asked: str, *, vcpus: float, gib: float) -> tuple[ContainerOffe
     offers = container_offers()
     if name not in offers:
         raise UsageError(f"no containers are called {name!r}", hint=f"one of: {', '.join(offers)}")
-    if not size:
-        return offers[name], vcpus, gib
-    cores, memory_bytes = parse_cores_and_memory(size, option="--container")
-    return offers[name], cores, memory_bytes / _GIB
+    if size:
+        vcpus, memory_bytes = parse_cores_and_memory(size, option="--container")
+        gib = memory_bytes / _GIB
+    return replace(offers[name], vcpus=vcpus, gib=gib)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.catalogue import Catalogue, ContainerOffer, container_of
+from advisor.catalogue import Catalogue, Container, container_of
 from advisor.collectors import RecordingError
 from advisor.errors import UsageError
 from advisor.estimate import Predictor, TimeColumns, constants, job_of, on_demand
@@ -185,41 +185,6 @@ def over_phases(points: Sequence[float], phases: int) -> list[float]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerContainer:
-    """What a worker runs in that is billed by its size: and the coordinator beside them."""
-
-    offer: ContainerOffer
-    # vcpus, gib: of a worker
-    vcpus: float
-    gib: float
-    accelerator: str = ""
-    coordinator: tuple[float, float] | None = None  # vCPUs and GiB; None for none
-
-    def billing(self, startup_s: float) -> Billing:
-        """Return the bill of a worker and of what stands beside them all."""
-        offer, beside = self.offer, 0.0
-        if self.coordinator is not None:
-            beside = offer.usd_per_h(*self.coordinator)
-        return Billing(
-            price_usd_per_h=offer.usd_per_h(self.vcpus, self.gib, self.accelerator),
-            quantum_s=offer.quantum_s, minimum_s=offer.minimum_s, startup_s=startup_s,
-            beside_usd_per_h=beside,
-        )  # fmt: skip
-
-    @property
-    def words(self) -> str:
-        """Say offer, sizes, day and source of the price."""
-        card = f" and one {self.accelerator}" if self.accelerator else ""
-        beside = ""
-        if self.coordinator is not None:
-            beside = f", a coordinator of {self.coordinator[0]:g} and {self.coordinator[1]:g} GiB"
-        return (
-            f"{self.offer.name} in {self.offer.region}: {self.vcpus:g} vCPUs{card}, "
-            f"{self.gib:g} GiB a worker{beside}; list prices of {self.offer.as_of}"
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class JobFigures:
     """Figures of a job for a plan of elastic workers: as the one estimate says them."""
 
@@ -317,15 +282,15 @@ def _layout_name(columns: TimeColumns, at: int) -> str:
     return f"tp{layout.tp} pp{layout.pp} shards{shards}"
 
 
-def _container(asked: SimulateElastic, known: JobFigures) -> WorkerContainer | None:
+def _container(asked: SimulateElastic, known: JobFigures) -> Container | None:
     """Return what workers run in: by default as large as the machine that they compute as."""
     name = asked.container
     if name is None:
         if asked.coordinator is not None:
             raise UsageError("--coordinator is of containers", hint="add --container aws-fargate")
         return None
-    offer, vcpus, gib = container_of(name, vcpus=known.vcpus, gib=known.gib)
-    if not vcpus or not gib:
+    found = container_of(name, vcpus=known.vcpus, gib=known.gib)
+    if not found.vcpus or not found.gib:
         raise UsageError(
             "the size of a container is not known", hint=f"give it: --container {name}:4x16"
         )
@@ -333,9 +298,7 @@ def _container(asked: SimulateElastic, known: JobFigures) -> WorkerContainer | N
     if asked.coordinator is not None:
         cores, memory_bytes = parse_cores_and_memory(asked.coordinator, option="--coordinator")
         beside = cores, memory_bytes / 2**30
-    return WorkerContainer(
-        offer=offer, vcpus=vcpus, gib=gib, accelerator=known.accelerator, coordinator=beside
-    )
+    return replace(found, card=known.accelerator, coordinator=beside)
 
 
 def _counts(asked: SimulateElastic) -> list[int]:
