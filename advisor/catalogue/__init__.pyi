@@ -21,7 +21,7 @@ from .network_peers import AssumedNetwork as AssumedNetwork
 from .network_peers import KnownNetworks as KnownNetworks
 from .network_peers import assumed_networks as assumed_networks
 from .offer_columns import InstanceType as InstanceType
-from .offer_columns import OfferColumns as OfferColumns
+from .offer_columns import Offers as Offers
 from .offer_columns import Pricing as Pricing
 from .offer_columns import TypeColumns as TypeColumns
 from .providers.sources import ListedOffer as ListedOffer

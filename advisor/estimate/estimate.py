@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from advisor.answer import Answer, Candidate, CompletionWay, Configuration, Offer, to_record
-from advisor.catalogue import Catalogue, InstanceType, OfferColumns, Pricing
+from advisor.catalogue import Catalogue, InstanceType, Offers, Pricing
 from advisor.collectors.watch import (
     cached_benchmark,
     cached_or_measured,
@@ -329,7 +329,7 @@ def _estimate(
 
 def group_candidate(
     job: Job, catalogue: Catalogue, choice: Choice, columns: TimeColumns, completion: Completion,
-    offers: OfferColumns, side: SideCosts, *, parts: tuple[tuple[int, int], ...],
+    offers: Offers, side: SideCosts, *, parts: tuple[tuple[int, int], ...],
     coverage: float, rank: int = 1,
 ) -> Candidate:  # fmt: skip
     """Make the candidate of several offers, ``parts`` being their rows and machines of each.

@@ -500,7 +500,7 @@ def _prices(types: list[InstanceType], catalogue: Catalogue) -> tuple[dict[int, 
     found: dict[str, dict[int, float]] = {}
     for i in np.flatnonzero(np.isin(offers.type_index, list(wanted))).tolist():
         # Offers come cheapest first, of equal prices the surest: so do the regions.
-        there = found.setdefault(str(offers.region[i]), {})
+        there = found.setdefault(str(offers.regions[offers.region_index[i]]), {})
         there.setdefault(int(offers.type_index[i]), float(offers.price_usd_per_h[i]))
     complete = {name: there for name, there in found.items() if wanted <= there.keys()}
     if not complete:

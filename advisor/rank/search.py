@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.ask import Constraints
-from advisor.catalogue import OfferColumns, rented_at_once
+from advisor.catalogue import Offers, rented_at_once
 from advisor.estimate import (
     CODE,
     STATUSES,
@@ -124,7 +124,7 @@ class AskedRows:
 
     job: Job
     request: Constraints
-    offers: OfferColumns
+    offers: Offers
     # types, counts: (n_types,); rows of the catalogue's types that have an offer, rising; machines
     # together
     types: Integers
@@ -437,7 +437,7 @@ class _EqualSearch(_Bounded):
 
 
 def mixed_rows(
-    job: Job, request: Constraints, predictor: Predictor, offers: OfferColumns, side: SideCosts,
+    job: Job, request: Constraints, predictor: Predictor, offers: Offers, side: SideCosts,
     beaten_by: tuple[Floats, Floats], *, is_pruned: bool = True,
 ) -> MixedSearch | None:  # fmt: skip
     """Evaluate the mixed clusters that could be on the front.
@@ -473,7 +473,7 @@ class MixedSearch(_Bounded):
     """Clusters of unlike machines: those kept so far, and the bounds of the others."""
 
     def __init__(
-        self, case: StepCase, request: Constraints, predictor: Predictor, offers: OfferColumns,
+        self, case: StepCase, request: Constraints, predictor: Predictor, offers: Offers,
         clusters: MixedOffers, known: Front,
     ) -> None:  # fmt: skip
         self.case, self.request, self.offers, self.clusters = case, request, offers, clusters
