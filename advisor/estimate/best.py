@@ -31,7 +31,7 @@ from advisor.estimate.ways.model_parallel import (
     within_links,
 )
 from advisor.estimate.ways.recorded_units import could_gain, improved, unit_model
-from advisor.machines import NamedCluster, assumed_network_log_sd, host_needed_bytes
+from advisor.machines import Cluster, assumed_network_log_sd, host_needed_bytes
 from advisor.planners.core import GIB, PlanningError, put
 from advisor.planners.layouts import check, nothing_fits
 from advisor.planners.step import step_time
@@ -286,7 +286,7 @@ WAYS: Final = (
 
 def unlike_choices(
     model: ModelOn,
-    cluster: NamedCluster,
+    cluster: Cluster,
     *,
     global_batch: int,
     coverage: float = 0.9,
@@ -298,7 +298,7 @@ def unlike_choices(
     Parameters
     ----------
     model : ModelOn
-        ``laws.model_on(job, cluster.groups, ...)``.
+        ``laws.model_on(job, cluster, ...)``.
     global_batch : int
         Samples of a step over all devices.
     coverage : float
@@ -321,7 +321,7 @@ def unlike_choices(
     return tried({way.name: partial(way.choose, case) for way in ways})
 
 
-def best_released(model: ModelOn, cluster: NamedCluster, *, global_batch: int) -> Choice | None:
+def best_released(model: ModelOn, cluster: Cluster, *, global_batch: int) -> Choice | None:
     """Return the fastest way that a released framework runs: what ``plan`` answers; None: none."""
     case = OnGroups(model=model, cluster=cluster, global_batch=global_batch, only_released=True)
     found, _ = tried({way.name: partial(way.choose, case) for way in WAYS if way.words})

@@ -49,7 +49,7 @@ from advisor.estimate import (
     refined_step_s,
 )
 from advisor.jobs import Job
-from advisor.machines import ClusterGroup, Fleet, NamedCluster, alike, group_of_type
+from advisor.machines import ClusterGroup, Fleet, alike, group_of_type
 from advisor.planners.core import HOUR_S, concatenate, put, select
 from advisor.providers import SHORTEST_BILL_H, charged_h
 from advisor.rank.front import Front, pareto_front
@@ -588,8 +588,8 @@ class MixedSearch(_Bounded):
     def _answer(self, machines: Machines) -> tuple[Choice | None, TimeColumns]:
         """Return what ``plan`` answers for groups of machines, asked once whatever they cost."""
         if machines not in self.answers:
-            cluster = NamedCluster(groups=tuple(self._group(*one) for one in machines))
-            model = model_on(self.case, self.catalogue, cluster.groups)
+            cluster = tuple(self._group(*one) for one in machines)
+            model = model_on(self.case, self.catalogue, cluster)
             batch = self.case.job.global_batch
             choice = best_released(model, cluster, global_batch=batch)
             self.answers[machines] = choice, group_columns(choice, model.places)

@@ -43,7 +43,7 @@ def equal_shares(case: OnGroups) -> Choice:
         raise PlanningError("no transformer that is laid out by its shape")
     if case.space.stage_layers is not None:
         raise PlanningError("its stages hold as many layers as one another")
-    first, devices, batch = places[0].case, case.cluster.devices, case.global_batch
+    first, devices, batch = places[0].case, case.devices, case.global_batch
     machines = [law.machines[p.group.label] for p in places]
     one, *others = (on.problem for on in machines)
     problem = replace(one, beside=tuple(others))
