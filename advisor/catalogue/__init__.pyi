@@ -14,8 +14,7 @@ from .catalogue import info_record as info_record
 from .catalogue import list_record as list_record
 from .catalogue import ordered_offers as ordered_offers
 from .catalogue import type_record as type_record
-from .containers import Container as Container
-from .containers import container_of as container_of
+from .containers import container_billing as container_billing
 from .containers import container_offers as container_offers
 from .network_peers import AssumedNetwork as AssumedNetwork
 from .network_peers import KnownNetworks as KnownNetworks
