@@ -235,8 +235,14 @@ def test_every_filter_finds_what_a_slow_search_finds(
     )
     offers = catalogue.select(wanted)
     found = [
-        (int(offers.price_index[at]), str(offers.pricing[at]), float(offers.price_usd_per_h[at]))
-        for at in range(len(offers))
+        (int(kind), int(region), str(way), float(usd_per_h))
+        for kind, region, way, usd_per_h in zip(
+            offers.type_index,
+            offers.region_index,
+            offers.pricing,
+            offers.price_usd_per_h,
+            strict=True,
+        )
     ]
     types, prices = catalogue.types, catalogue.prices
     slow = []
@@ -249,9 +255,9 @@ def test_every_filter_finds_what_a_slow_search_finds(
             and not (is_cpu_only and types.accelerator[at])
         )
         slow += [
-            (row, way, float(prices.usd_per_h(way)[row]))
+            (at, int(prices.region_index[row]), way, float(prices.usd_per_h(way)[row]))
             for way in pricing
             if is_wanted and prices.usd_per_h(way)[row] <= max_price
         ]
     assert sorted(found) == sorted(slow)
-    assert [usd for _, _, usd in found] == sorted(usd for _, _, usd in found)
+    assert [usd for *_, usd in found] == sorted(usd for *_, usd in found)

@@ -220,7 +220,7 @@ def test_an_update_can_be_compared_and_undone(site: Site) -> None:
     changed = difference(before, Catalogue.load())
     assert {one.provider for one in changed.providers} == {"gcp", "lambda"}
     assert any(
-        (one.instance_type, one.region, one.new_usd_per_h)
+        (one["instance_type"], one["region"], one["new_usd_per_h"])
         == ("e2-standard-4", "us-central1", 0.14)
         for one in changed.changes
     )

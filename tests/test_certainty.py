@@ -311,12 +311,11 @@ def test_only_the_machine_of_the_recording_waits_for_the_clock(physics: Predicto
     ]
     assert sold[2].value == pytest.approx(sold[1].value, rel=0.05)
     assert sold[1].high / sold[1].low > sold[0].high / sold[0].low
-    machine = machine_here(noisy)
+    device, offer, _ = machine_here(noisy)
     for job, is_known in ((calm, True), (noisy, False)):
         ask = functools.partial(
-            on_device, physics, job, machine.device, (machine.offer(), 1), 0.9, None,
-            is_recorded=True,
-        )  # fmt: skip
+            on_device, physics, job, device, (offer, 1), 0.9, None, is_recorded=True
+        )
         if is_known:
             assert ask().step_time_s.value > 0
             continue

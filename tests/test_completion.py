@@ -270,7 +270,7 @@ def test_a_machine_stores_its_data_and_two_checkpoints_by_the_month(job: Job) ->
     moved = replace(job, transfers=Transfers(data_bytes=50 * GIB, result_bytes=3 * GIB))
     offers = catalogue.select()
     costs = prices.costs(moved, offers)
-    place = prices.provider[offers.type_index], prices.region[offers.price_index]
+    place = prices.provider[offers.type_index], offers.region_index
     kept_gib = 50 + CHECKPOINTS_KEPT * job.state_bytes / GIB
     stored = kept_gib * prices.storage_usd_per_gib_h[place]
     assert np.array_equal(np.isnan(costs.storage_usd_per_h), np.isnan(stored))

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor.ask import Question
-from advisor.catalogue.containers import container_of, container_offers
+from advisor.catalogue.containers import container_billing, container_offers
 from advisor.errors import UsageError
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
@@ -30,7 +30,7 @@ from advisor.planners.systems.hydrozoa import (
 )
 from advisor.planners.systems.stragglers import RankSpread
 from advisor.report.simulation import elastic
-from advisor.simulate.elastic import JobFigures, WorkerContainer, figures_of, over_phases, planned
+from advisor.simulate.elastic import JobFigures, figures_of, over_phases, planned
 from advisor.simulate.questions import SimulateElastic
 
 HOUR = 3600.0
@@ -315,24 +315,24 @@ def test_containers_are_billed_for_what_they_are_given(
     name: str, vcpus: float, gib: float, time_s: float, workers: int
 ) -> None:
     offer = container_offers()[name]
-    held = WorkerContainer(offer=offer, vcpus=vcpus, gib=gib, coordinator=(0.25, 0.5)).billing(0.0)
+    held, _ = container_billing(name, vcpus=vcpus, gib=gib, coordinator=(0.25, 0.5))
     paid = billed_cost_usd([workers], [time_s], held)
-    seconds = max(time_s, offer.minimum_s)
-    a_worker = vcpus * offer.vcpu_usd_per_h + gib * offer.gib_usd_per_h
-    beside = 0.25 * offer.vcpu_usd_per_h + 0.5 * offer.gib_usd_per_h
+    seconds = max(time_s, offer["minimum_s"])
+    a_worker = vcpus * offer["vcpu_usd_per_h"] + gib * offer["gib_usd_per_h"]
+    beside = 0.25 * offer["vcpu_usd_per_h"] + 0.5 * offer["gib_usd_per_h"]
     least = (workers * a_worker + beside) * seconds / HOUR
     assert least * (1 - 1e-9) <= paid
-    assert paid <= least + (workers * a_worker + beside) * offer.quantum_s / HOUR + 1e-9
+    assert paid <= least + (workers * a_worker + beside) * offer["quantum_s"] / HOUR + 1e-9
 
 
 def test_containers_that_nobody_offers_are_refused() -> None:
     with pytest.raises(UsageError, match="no containers are called"):
-        container_of("lambda:4x8", vcpus=1, gib=1)
+        container_billing("lambda:4x8")
     with pytest.raises(UsageError, match="cannot read"):
-        container_of("aws-fargate:4", vcpus=1, gib=1)
+        container_billing("aws-fargate:4")
     with pytest.raises(UsageError, match="no accelerator"):
-        container_offers()["aws-fargate"].usd_per_h(4, 16, "L4")
+        container_billing("aws-fargate:4x16", accelerator="L4")
     with pytest.raises(UsageError, match="at most"):
-        container_offers()["aws-fargate"].usd_per_h(64, 16)
-    held = container_offers()["gcp-cloud-run"]
-    assert held.usd_per_h(4, 16, "L4") > held.usd_per_h(4, 16)
+        container_billing("aws-fargate:64x16")
+    with_card, _ = container_billing("gcp-cloud-run:4x16", accelerator="L4")
+    assert with_card.price_usd_per_h > container_billing("gcp-cloud-run:4x16")[0].price_usd_per_h

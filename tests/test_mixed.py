@@ -298,12 +298,12 @@ def test_bounds_are_below_what_plan_answers(make_job: MakeJob, kind: str) -> Non
         cluster = parse_cluster(
             " + ".join(f"{n}x {t}" for t, n in machines.items()), predictor().catalogue
         )
-        model = model_on(case, predictor().catalogue, cluster.groups)
+        model = model_on(case, predictor().catalogue, cluster)
         choice = best_released(model, cluster, global_batch=job.global_batch)
         if choice is None:
             continue
         types = np.array([[p.row for p in model.places]])
-        counts = np.array([[g.count for g in cluster.groups]])
+        counts = np.array([[g.count for g in cluster]])
         least = least_group_step_s(case, types, counts)
         better = refined_step_s(case, types, counts, least)
         assert least[0] <= better[0] <= choice.step_time_s.value * (1 + 1e-9)

@@ -76,7 +76,7 @@ def predictor() -> Predictor:
 def catalogue_name(text: str) -> str:
     """Return what a cluster's text is read as; nothing where it may be several things."""
     try:
-        return parse_cluster(text, catalogue()).groups[0].label
+        return parse_cluster(text, catalogue())[0].label
     except AdvisorError:
         return ""
 

@@ -121,8 +121,7 @@ def test_what_is_taken_as_the_cheapest_of_a_type_has_no_surer_twin(
     """All types: what ``predict``, ``gate`` and the exports take where no region is named."""
     offers = catalogue.select(OfferFilter(pricing=(pricing,)))
     types, first = np.unique(offers.type_index, return_index=True)
-    place = catalogue.prices.provenance_index[offers.price_index]
-    sources = [catalogue.prices.provenances[at] for at in place.tolist()]
+    sources = [offers.source(row) for row in range(len(offers))]
     own = np.array([
         sureness(kind_by_words(one.spot_status if pricing == "spot" else one.status),
                  one.listing, one.as_of)

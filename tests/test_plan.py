@@ -164,7 +164,7 @@ def test_a_way_without_a_command_says_why() -> None:
 
 @pytest.mark.parametrize(("rate", "is_rdma"), [("50Gbps", False), ("100Gbps", True)])
 def test_a_stated_network_bypasses_the_kernel_from_100_gbit_on(rate: str, is_rdma: bool) -> None:
-    (group,) = parse_cluster(f"2x8xA100-80GB@{rate}", catalogue()).groups
+    (group,) = parse_cluster(f"2x8xA100-80GB@{rate}", catalogue())
     machines, row = own_fleet(group, predictor().fleet, per_node=8)
     assert bool(machines.is_rdma[row]) is is_rdma
     assert machines.network_bytes_per_s[row] == float(rate[:-4]) * 1e9 / 8
@@ -202,7 +202,7 @@ def test_groups_that_differ_only_in_the_card_keep_their_own_times() -> None:
     job = described_job(transformer_work(SMALL, micro_batch=1), name="x", global_batch=64)
 
     def model_of(cluster: str) -> ModelOn:
-        groups = parse_cluster(cluster, catalogue()).groups
+        groups = parse_cluster(cluster, catalogue())
         return model_on(predictor().case(job), catalogue(), groups)
 
     both = model_of("2x1xL4@25Gbps, 2x1xA10@25Gbps")

@@ -104,7 +104,7 @@ def test_plan_and_the_columns_take_the_same_step(
         layout = found.layout(0)
         assert layout.average_every == choice.details["average_every"] == (every or AVERAGE_EVERY)
         assert layout.micro_batch == choice.details["micro_batch"]
-        assert choice.details["host_gib"] * cluster.groups[0].node.devices * 2**30 == (
+        assert choice.details["host_gib"] * cluster[0].node.devices * 2**30 == (
             pytest.approx(found.host_bytes[0])
         )
         whole = best_columns(case, *at)

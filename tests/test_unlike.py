@@ -21,7 +21,7 @@ from advisor.estimate.unlike.ways import WAYS, UnlikeWay, unlike_choices
 from advisor.estimate.ways import uneven as uneven_batches
 from advisor.estimate.ways.recorded_units import UnitModel
 from advisor.jobs.job import Job
-from advisor.machines.cluster import NamedCluster, parse_cluster
+from advisor.machines.cluster import Cluster, parse_cluster
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.nouns import Work
 from advisor.planners.core.setup import Precision, Transformer, transformer_parameters
@@ -55,11 +55,11 @@ def job_of(make_job: MakeJob, work: Work, batch: int = 64) -> Job:
     return replace(job, measured=None, peak_rss_bytes=0)
 
 
-def on(job: Job, cluster: NamedCluster) -> ModelOn:
-    return model_on(predictor().case(job), predictor().catalogue, cluster.groups)
+def on(job: Job, cluster: Cluster) -> ModelOn:
+    return model_on(predictor().case(job), predictor().catalogue, cluster)
 
 
-def chosen(job: Job, cluster: NamedCluster) -> dict[str, Choice]:
+def chosen(job: Job, cluster: Cluster) -> dict[str, Choice]:
     found, _ = unlike_choices(on(job, cluster), cluster, global_batch=job.global_batch)
     return {c.name: c for c in found}
 
@@ -73,10 +73,10 @@ def test_two_groups_of_one_machine_are_one_group_of_both(
     make_job: MakeJob, make: Callable[[], Work], kind: str
 ) -> None:
     job = job_of(make_job, make())
-    (group,) = parse_cluster(f"2x {kind}", predictor().catalogue).groups
+    (group,) = parse_cluster(f"2x {kind}", predictor().catalogue)
     halves = tuple(replace(group, label=label, count=1) for label in ("left", "right"))
-    whole = chosen(job, NamedCluster(groups=(group,)))
-    apart = chosen(job, NamedCluster(groups=halves))
+    whole = chosen(job, (group,))
+    apart = chosen(job, halves)
     assert whole.keys() == apart.keys()
     assert {"uneven batches", "uneven batches and state"} <= whole.keys()
     for name, choice in whole.items():

@@ -14,14 +14,13 @@ from .catalogue import info_record as info_record
 from .catalogue import list_record as list_record
 from .catalogue import ordered_offers as ordered_offers
 from .catalogue import type_record as type_record
-from .containers import ContainerOffer as ContainerOffer
-from .containers import container_of as container_of
+from .containers import container_billing as container_billing
 from .containers import container_offers as container_offers
 from .network_peers import AssumedNetwork as AssumedNetwork
 from .network_peers import KnownNetworks as KnownNetworks
 from .network_peers import assumed_networks as assumed_networks
 from .offer_columns import InstanceType as InstanceType
-from .offer_columns import OfferColumns as OfferColumns
+from .offer_columns import Offers as Offers
 from .offer_columns import Pricing as Pricing
 from .offer_columns import TypeColumns as TypeColumns
 from .providers.sources import ListedOffer as ListedOffer

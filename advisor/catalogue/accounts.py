@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.catalogue.offer_columns import OfferColumns, Record, TypeColumns
+from advisor.catalogue.offer_columns import Offers, Record, TypeColumns
 from advisor.catalogue.snapshot import bundled_folder
 from advisor.catalogue.tables import Column, read_facts, record, text
 from advisor.errors import CatalogueError
@@ -69,7 +69,7 @@ def _limits(where: Path) -> tuple[AccountLimit, ...]:
     return tuple(AccountLimit(**row) for row in rows if row["checked"] == "yes")
 
 
-def rented_at_once(types: TypeColumns, offers: OfferColumns) -> NDArray[np.float64]:
+def rented_at_once(types: TypeColumns, offers: Offers) -> NDArray[np.float64]:
     """Return how many machines of each offer a new account can rent at once; inf where unknown.
 
     Offers with a quota of the user's own are within it: no other limit counts.

@@ -25,8 +25,7 @@ from advisor.catalogue.offer_columns import (
     Bools,
     Floats,
     InstanceType,
-    OfferColumns,
-    PriceColumns,
+    Offers,
     Record,
     Texts,
     TypeColumns,
@@ -55,7 +54,7 @@ class Catalogue:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.types: TypeColumns = snapshot.types
-        self.prices: PriceColumns = snapshot.prices
+        self.prices: Offers = snapshot.prices
         self.accelerators: Mapping[str, Accelerator] = snapshot.accelerators
         self.path: Path = snapshot.folders[0]
         self._aliases = snapshot.aliases
@@ -124,7 +123,7 @@ class Catalogue:
         """Return the age of each provider's newest price in days; NaN where undated."""
         return {name: _age_days(newest) for name, (_, newest) in self.as_of_by_provider.items()}
 
-    def select(self, wanted: OfferFilter | None = None) -> OfferColumns:
+    def select(self, wanted: OfferFilter | None = None) -> Offers:
         """Return the priced offers that satisfy the filter, cheapest first.
 
         Raises UsageError if the filter names an accelerator or a provider that does not exist.
@@ -269,12 +268,12 @@ def _age_days(as_of: str) -> float:
 # Put offers into another order than cheapest first, and cut them.
 
 
-_Key = Callable[[Catalogue, OfferColumns], Floats | Texts]
+_Key = Callable[[Catalogue, Offers], Floats | Texts]
 
 
 def ordered_offers(
-    catalogue: Catalogue, offers: OfferColumns, sort: str, *, cheapest: bool = False
-) -> OfferColumns:
+    catalogue: Catalogue, offers: Offers, sort: str, *, cheapest: bool = False
+) -> Offers:
     """Return offers sorted by ``sort``; equal ones stay cheapest first, unknown ones come last."""
     if cheapest:
         _, first_rows = np.unique(offers.type_index, return_index=True)
@@ -284,33 +283,33 @@ def ordered_offers(
     return offers.take(np.argsort(SORTS[sort](catalogue, offers), kind="stable"))
 
 
-def first_offers(offers: OfferColumns, count: int) -> OfferColumns:
+def first_offers(offers: Offers, count: int) -> Offers:
     """Return the first ``count`` offers."""
     return offers.take(np.arange(min(count, len(offers))))
 
 
-def _per_accelerator(catalogue: Catalogue, offers: OfferColumns) -> Floats:
+def _per_accelerator(catalogue: Catalogue, offers: Offers) -> Floats:
     count = catalogue.types.accelerator_count[offers.type_index]
     return offers.price_usd_per_h / np.where(count > 0, count, np.nan)
 
 
-def _per_vcpu(catalogue: Catalogue, offers: OfferColumns) -> Floats:
+def _per_vcpu(catalogue: Catalogue, offers: Offers) -> Floats:
     return offers.price_usd_per_h / catalogue.types.vcpus[offers.type_index]
 
 
-def _name(catalogue: Catalogue, offers: OfferColumns) -> Texts:
+def _name(catalogue: Catalogue, offers: Offers) -> Texts:
     types = catalogue.types
     joined = np.char.add(np.char.add(types.provider, " "), types.name)
     return joined[offers.type_index]
 
 
-def _age(catalogue: Catalogue, offers: OfferColumns) -> Floats:
+def _age(_: Catalogue, offers: Offers) -> Floats:
     """Days before the newest price: the freshest first, undated ones last."""
-    ages = np.array([one.as_of for one in catalogue.prices.provenances])
+    ages = np.array([one.as_of for one in offers.provenances])
     known = np.where(ages == "", "NaT", ages).astype("datetime64[D]")
     days = -known.astype(np.int64).astype(np.float64)
     days[np.isnat(known)] = np.nan
-    return days[catalogue.prices.provenance_index[offers.price_index]]
+    return days[offers.provenance_index]
 
 
 SORTS: Final[Mapping[str, _Key]] = {
@@ -339,11 +338,11 @@ OFFER_FIELDS: Final = (
 OLD_DAYS: Final = 90  # an age worth a warning
 
 
-def offer_records(catalogue: Catalogue, offers: OfferColumns) -> list[dict[str, Any]]:
+def offer_records(catalogue: Catalogue, offers: Offers) -> list[dict[str, Any]]:
     """Return one record an offer, in their order."""
-    types, provenances = catalogue.types, catalogue.prices.provenances
-    sources = catalogue.prices.provenance_index[offers.price_index].tolist()
-    paid = list(zip([provenances[at] for at in sources], offers.pricing.tolist(), strict=True))
+    types = catalogue.types
+    sources = [offers.provenances[at] for at in offers.provenance_index.tolist()]
+    paid = list(zip(sources, offers.pricing.tolist(), strict=True))
     columns = {
         "provider": types.provider[offers.type_index].tolist(),
         "instance_type": types.name[offers.type_index].tolist(),
@@ -366,19 +365,19 @@ def offer_records(catalogue: Catalogue, offers: OfferColumns) -> list[dict[str, 
         ],
         "as_of": [one.day_of(pricing) or None for one, pricing in paid],
         "status": [one.status_of(pricing) for one, pricing in paid],
-        "listing": [provenances[at].listing for at in sources],
-        "source": [provenances[at].source for at in sources],
+        "listing": [one.listing for one in sources],
+        "source": [one.source for one in sources],
     }
     rows = zip(*columns.values(), strict=True)
     return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
-def _column(column: Any, offers: OfferColumns, unit: float = 1.0) -> list[float | None]:
+def _column(column: Any, offers: Offers, unit: float = 1.0) -> list[float | None]:
     values = (column[offers.type_index] / unit).tolist()
     return [None if value != value else round(value, 6) for value in values]
 
 
-def list_record(catalogue: Catalogue, offers: OfferColumns, found: int) -> dict[str, Any]:
+def list_record(catalogue: Catalogue, offers: Offers, found: int) -> dict[str, Any]:
     """Return the answer to ``list``: ``offers`` of the ``found`` ones."""
     shown = set(catalogue.types.accelerator[offers.type_index].tolist())
     return {
@@ -416,7 +415,7 @@ def _price_records(catalogue: Catalogue, type_index: int) -> list[dict[str, Any]
     prices = catalogue.prices
     found = []
     for row in np.flatnonzero(prices.type_index == type_index).tolist():
-        source = prices.provenances[int(prices.provenance_index[row])]
+        source = prices.source(row)
         region = str(prices.regions[prices.region_index[row]])
         record: dict[str, Any] = {"region": region}
         for pricing in PRICINGS:

@@ -137,9 +137,11 @@ class _Columns:
             if isinstance(value, np.ndarray) and name not in self._LOOKED_UP
         }
 
-    def take(self, rows: Ints | Bools) -> Self:
-        """Return the chosen rows."""
-        return replace(self, **{name: column[rows] for name, column in self.by_name().items()})
+    def take(self, rows: Ints | Bools, **others: NDArray[Any]) -> Self:
+        """Return the chosen rows, with other columns in place of these where they are given."""
+        columns = self.by_name().items()
+        mine = {name: column[rows] for name, column in columns if name not in others}
+        return replace(self, **mine, **others)
 
     def join(self, other: Self) -> Self:
         """Return these rows and then the other's; what rows refer to is this one's."""
@@ -223,8 +225,11 @@ class InstanceType(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PriceColumns(_Columns):
-    """One row a (type, region); prices in USD per hour, NaN where there is none."""
+class Offers(_Columns):
+    """What is sold: one row a (type, region); prices in USD per hour, NaN where there is none.
+
+    What is selected has one row a (type, region, way to pay), cheapest first.
+    """
 
     _LOOKED_UP: ClassVar[frozenset[str]] = frozenset({"regions"})
 
@@ -236,7 +241,7 @@ class PriceColumns(_Columns):
     reserved_1y_usd_per_h: Floats
     reserved_3y_usd_per_h: Floats
     # AWS's bands: 0 is below 5 % a month, 1 to 10, 2 to 15, 3 to 20, 4 above 20 %
-    spot_interruption_band: Floats
+    spot_interruption_band: Floats  # NaN where unknown, or where another way is selected
     max_instances: Floats  # the user's quota; infinite where none was given
     # shortest_bill_h, bill_step_h: what is charged at least, and what a bill is a whole multiple
     # of; a step of 0 is by the second [h]
@@ -244,6 +249,10 @@ class PriceColumns(_Columns):
     bill_step_h: Floats
     provenance_index: Ints  # row in ``provenances``
     provenances: tuple[Provenance, ...]
+    # pricing, price_usd_per_h: the way to pay that is selected, and its price; ``""`` and NaN
+    # where none is
+    pricing: Texts
+    price_usd_per_h: Floats
 
     def __len__(self) -> int:
         return len(self.type_index)
@@ -252,6 +261,10 @@ class PriceColumns(_Columns):
     def region(self) -> Texts:
         """Region names, one a row."""
         return self.regions[self.region_index]
+
+    def source(self, row: int) -> Provenance:
+        """Return where the prices of a row come from."""
+        return self.provenances[int(self.provenance_index[row])]
 
     def of_source(self, fact: Callable[[Provenance], str]) -> Texts:
         """Spread what is known of the sources over the rows."""
@@ -270,26 +283,6 @@ class PriceColumns(_Columns):
             column[rows] = usd_per_h
             changed[column_of(pricing)] = column
         return replace(self, **changed)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OfferColumns(_Columns):
-    """Priced offers, cheapest first: one row a (type, region, way to pay)."""
-
-    # type_index, price_index: rows in the catalogue's ``types`` and ``prices``
-    type_index: Ints
-    price_index: Ints
-    region: Texts
-    pricing: Texts
-    price_usd_per_h: Floats
-    spot_interruption_band: Floats  # NaN where unknown or not spot
-    max_instances: Floats  # the user's quota; infinite where none was given
-    # shortest_bill_h, bill_step_h: as in ``PriceColumns``
-    shortest_bill_h: Floats
-    bill_step_h: Floats
-
-    def __len__(self) -> int:
-        return len(self.type_index)
 
 
 def column_of(pricing: Pricing) -> str:

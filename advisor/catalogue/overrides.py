@@ -20,7 +20,7 @@ from advisor.catalogue.offer_columns import (
     PRICINGS,
     Bools,
     Ints,
-    PriceColumns,
+    Offers,
     Pricing,
     Provenance,
     Record,
@@ -238,7 +238,7 @@ def _set_price(rule: Rule, offers: Snapshot) -> Snapshot:
     return replace(offers, prices=prices.with_prices(rows, {pricing: rule.value}))
 
 
-def _owned(rule: Rule, pricing: Pricing, prices: PriceColumns, rows: Ints) -> PriceColumns:
+def _owned(rule: Rule, pricing: Pricing, prices: Offers, rows: Ints) -> Offers:
     """Mark the prices of one way to pay as the user's; the others stay their source's."""
     used, inverse = np.unique(prices.provenance_index[rows], return_inverse=True)
     own = _own(rule)
@@ -276,14 +276,14 @@ def _scale(rule: Rule, offers: Snapshot) -> Snapshot:
     return replace(offers, prices=_scaled(rule, _derived(rule, offers.prices, rows), rows))
 
 
-def _scaled(rule: Rule, prices: PriceColumns, rows: Ints) -> PriceColumns:
+def _scaled(rule: Rule, prices: Offers, rows: Ints) -> Offers:
     ways = [way for way in PRICINGS if rule.pricing in ("", way)]
     return prices.with_prices(
         rows, {way: prices.usd_per_h(way)[rows] * rule.value for way in ways}
     )
 
 
-def _derived(rule: Rule, prices: PriceColumns, rows: Ints) -> PriceColumns:
+def _derived(rule: Rule, prices: Offers, rows: Ints) -> Offers:
     """Mark prices as computed from a listed one: its date stays, its status says how."""
     used, inverse = np.unique(prices.provenance_index[rows], return_inverse=True)
     how = f" x {rule.value:g} by {rule.place}"
@@ -295,9 +295,7 @@ def _derived(rule: Rule, prices: PriceColumns, rows: Ints) -> PriceColumns:
     return _attributed(prices, rows, made, inverse)
 
 
-def _attributed(
-    prices: PriceColumns, rows: Ints, made: Sequence[Provenance], which: Ints
-) -> PriceColumns:
+def _attributed(prices: Offers, rows: Ints, made: Sequence[Provenance], which: Ints) -> Offers:
     index = prices.provenance_index.copy()
     index[rows] = len(prices.provenances) + which
     return replace(prices, provenance_index=index, provenances=(*prices.provenances, *made))
@@ -398,9 +396,7 @@ def _machine(rule: Rule, accelerator: Accelerator | None, like: TypeColumns) -> 
     return replace(like, **{**blank, **{name: np.array([one]) for name, one in known.items()}})
 
 
-def _with_rows(
-    prices: PriceColumns, types: Ints, region: str, provenance: Provenance
-) -> PriceColumns:
+def _with_rows(prices: Offers, types: Ints, region: str, provenance: Provenance) -> Offers:
     """Append a row without a price for each type, in a region that may be new."""
     at = np.flatnonzero(prices.regions == region)
     regions = prices.regions if len(at) else np.append(prices.regions, region)
@@ -414,6 +410,7 @@ def _with_rows(
         "shortest_bill_h": np.full(len(types), SHORTEST_BILL_H),
         "bill_step_h": np.zeros(len(types)),
         "provenance_index": np.full(len(types), len(prices.provenances)),
+        "pricing": np.full(len(types), ""),
     }
     rows = replace(prices, **known)
     widened = replace(prices, regions=regions, provenances=(*prices.provenances, provenance))

@@ -17,8 +17,7 @@ from advisor.catalogue.offer_columns import (
     Bools,
     Floats,
     Ints,
-    OfferColumns,
-    PriceColumns,
+    Offers,
     Pricing,
     Texts,
     TypeColumns,
@@ -281,8 +280,8 @@ def matching_types(
 
 
 def select(
-    wanted: OfferFilter, chosen_types: Bools, prices: PriceColumns, age_of: Callable[[str], float]
-) -> OfferColumns:
+    wanted: OfferFilter, chosen_types: Bools, prices: Offers, age_of: Callable[[str], float]
+) -> Offers:
     """Return the priced offers of the chosen types, cheapest first.
 
     Of equal prices on-demand ones come before spot ones, then the surest (``Provenance.doubt``);
@@ -303,29 +302,18 @@ def select(
     )
     order = np.lexsort((doubt, np.repeat(np.arange(len(PRICINGS)), sizes), price))
     index, price, way = index[order], price[order], np.repeat(np.array(PRICINGS), sizes)[order]
-    return OfferColumns(
-        type_index=prices.type_index[index],
-        price_index=index,
-        region=prices.regions[prices.region_index[index]],
-        pricing=way,
-        price_usd_per_h=price,
-        spot_interruption_band=np.where(
-            way == "spot", prices.spot_interruption_band[index], np.nan
-        ),
-        max_instances=prices.max_instances[index],
-        shortest_bill_h=prices.shortest_bill_h[index],
-        bill_step_h=prices.bill_step_h[index],
-    )
+    band = np.where(way == "spot", prices.spot_interruption_band[index], np.nan)
+    return prices.take(index, pricing=way, price_usd_per_h=price, spot_interruption_band=band)
 
 
-def _doubts(prices: PriceColumns, pricing: Pricing) -> Ints:
+def _doubts(prices: Offers, pricing: Pricing) -> Ints:
     """Return the rank of every provenance among equal prices of one way to pay."""
     doubts = [one.doubt(pricing) for one in prices.provenances]
     ranks = {doubt: rank for rank, doubt in enumerate(sorted(set(doubts)))}
     return np.array([ranks[doubt] for doubt in doubts], dtype=np.int64)
 
 
-def _eligible(wanted: OfferFilter, chosen_types: Bools, prices: PriceColumns) -> Bools:
+def _eligible(wanted: OfferFilter, chosen_types: Bools, prices: Offers) -> Bools:
     """Return which rows satisfy the filter, whatever they cost; a quota below one is none."""
     rows: Bools = chosen_types[prices.type_index]
     if wanted.regions:
@@ -341,7 +329,7 @@ def _eligible(wanted: OfferFilter, chosen_types: Bools, prices: PriceColumns) ->
 
 
 def _priced(
-    wanted: OfferFilter, pricing: Pricing, rows: Ints, prices: PriceColumns,
+    wanted: OfferFilter, pricing: Pricing, rows: Ints, prices: Offers,
     age_of: Callable[[str], float],
 ) -> tuple[Ints, Floats]:  # fmt: skip
     """Return the rows with a wanted price for one way to pay, and these prices."""

@@ -24,7 +24,7 @@ import numpy as np
 from advisor import data
 from advisor.catalogue import files
 from advisor.catalogue.accelerators import Accelerator, listed, other_names, read_accelerators
-from advisor.catalogue.offer_columns import Floats, PriceColumns, Provenance, Texts, TypeColumns
+from advisor.catalogue.offer_columns import Floats, Offers, Provenance, Texts, TypeColumns
 from advisor.catalogue.specifications import build_types
 from advisor.catalogue.tables import (
     Column,
@@ -106,7 +106,7 @@ class Snapshot:
 
     folders: tuple[Path, ...]
     types: TypeColumns
-    prices: PriceColumns
+    prices: Offers
     accelerators: Mapping[str, Accelerator]
     aliases: Mapping[str, str]
 
@@ -209,7 +209,7 @@ def _check_unique(types: TypeColumns) -> None:
 
 def _prices(
     folder: Path, parts: Sequence[str], types: TypeColumns, lengths: Sequence[int]
-) -> PriceColumns:
+) -> Offers:
     regions = np.array(texts(read(folder / files.REGIONS_FILE, files.REGIONS), "region"))
     provenances = read_provenances(folder)
     tables, first_type = [], 0
@@ -228,13 +228,13 @@ def _prices(
 def _price_columns(
     table: Mapping[str, Floats], types: TypeColumns, regions: Texts,
     provenances: tuple[Provenance, ...],
-) -> PriceColumns:  # fmt: skip
+) -> Offers:  # fmt: skip
     order = np.argsort(regions, kind="stable")
     rank = np.empty(len(regions), dtype=np.int64)
     rank[order] = np.arange(len(regions))
     shortest_h, step_h = bills(types.provider, types.accelerator_count)
     type_index = table["type_id"].astype(np.int64)
-    return PriceColumns(
+    return Offers(
         type_index=type_index,
         region_index=rank[table["region_id"].astype(np.int64)],
         regions=regions[order],
@@ -248,6 +248,8 @@ def _price_columns(
         bill_step_h=step_h[type_index],
         provenance_index=table["provenance_id"].astype(np.int64),
         provenances=provenances,
+        pricing=np.full(len(type_index), ""),
+        price_usd_per_h=np.full(len(type_index), np.nan),
     )
 
 

@@ -19,7 +19,7 @@ from advisor.answer import (
     Refused,
     to_record,
 )
-from advisor.catalogue import Catalogue, OfferColumns, Pricing
+from advisor.catalogue import Catalogue, Offers, Pricing
 from advisor.collectors.errors import counted
 from advisor.estimate.completion import PAID_ON_DEMAND, Completion, SideCosts
 from advisor.estimate.time_columns import TimeColumns, way_name
@@ -49,7 +49,7 @@ _WORTH_SAYING: Final = 0.05
 
 def candidate(
     job: Job, catalogue: Catalogue, columns: TimeColumns, completion: Completion,
-    offers: OfferColumns, *, offer_row: int, column: int, completion_row: int,
+    offers: Offers, *, offer_row: int, column: int, completion_row: int,
     side: SideCosts, steady: Completion | None, host_core_speed: float | None, coverage: float,
     why: tuple[str, ...] = (), rank: int = 1, device: Device | None = None,
 ) -> Candidate:  # fmt: skip
@@ -64,7 +64,7 @@ def candidate(
     row = row_answer(job, columns, column, coverage, device)
     step, shares = row["step_time_s"], row["shares"]
     rent = side.rent(offer.price_usd_per_h * count, (offer_row, count))
-    each = on_demand_price(catalogue, offers, offer_row)
+    each = on_demand_price(offers, offer_row)
     steady_rent = replace(rent, price_usd_per_h=(each or math.nan) * count)
     bills = _bills(completion, completion_row, rent.price_usd_per_h, steady_rent.price_usd_per_h)
     if completion.way_of(completion_row) in PAID_ON_DEMAND and each is not None:
@@ -164,38 +164,35 @@ def throughput(job: Job, step: Estimate) -> Estimate:
     )
 
 
-def offer_of(catalogue: Catalogue, offers: OfferColumns, row: int) -> Offer:
+def offer_of(catalogue: Catalogue, offers: Offers, row: int) -> Offer:
     """Return one row of the offers as an object."""
     types = catalogue.types
     i = int(offers.type_index[row])
     name = str(types.accelerator[i])
-    place = int(catalogue.prices.provenance_index[int(offers.price_index[row])])
-    source = catalogue.prices.provenances[place]
+    source = offers.source(row)
     pricing: Pricing = offers.pricing[row].item()
     return Offer(
         provider=str(types.provider[i]),
         instance_type=str(types.name[i]),
-        region=str(offers.region[row]),
+        region=str(offers.regions[offers.region_index[row]]),
         pricing=pricing,
         price_usd_per_h=float(offers.price_usd_per_h[row]),
         accelerator=name or None,
         accelerators=float(types.accelerator_count[i]) if name else 0.0,
         vcpus=int(types.vcpus[i]),
         memory_gib=float(types.memory_bytes[i]) / GIB,
-        terms=_terms(catalogue, offers, row),
+        terms=_terms(offers, row),
         price_as_of=source.day_of(pricing),
         price_kind=source.kind_of(pricing),
         price_status=source.status_of(pricing),
     )
 
 
-def _terms(catalogue: Catalogue, offers: OfferColumns, row: int) -> str:
+def _terms(offers: Offers, row: int) -> str:
     """Say what is particular of an offer's price."""
     if offers.pricing[row] == "spot":
         return interruption_words(float(offers.spot_interruption_band[row]))
-    prices = catalogue.prices
-    place = int(offers.price_index[row])
-    status = prices.provenances[int(prices.provenance_index[place])].status
+    status = offers.source(row).status
     if status == "own reserved":
         return "your reservation"
     if status == "own block":
@@ -324,9 +321,9 @@ def whole_run(completion: Completion, row: int) -> tuple[str, ...]:
     )
 
 
-def on_demand_price(catalogue: Catalogue, offers: OfferColumns, row: int) -> float | None:
+def on_demand_price(offers: Offers, row: int) -> float | None:
     """Return the on-demand price of one of an offer's machines in its region [USD/h], if any."""
-    price = float(catalogue.prices.on_demand_usd_per_h[int(offers.price_index[row])])
+    price = float(offers.on_demand_usd_per_h[row])
     return None if math.isnan(price) else price
 
 

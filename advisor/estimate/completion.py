@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from advisor import data
 from advisor.answer import COMPLETIONS, CompletionWay, Estimate, Part, fitted
-from advisor.catalogue import Catalogue, OfferColumns, OtherPrice, TypeColumns
+from advisor.catalogue import Catalogue, Offers, OtherPrice, TypeColumns
 from advisor.estimate.time_columns import TimeColumns
 from advisor.jobs import RUN_LOG_SD, Job, write_bytes_per_s
 from advisor.machines import surplus_usd_per_h
@@ -532,18 +532,17 @@ class SideCosts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SidePrices:
-    """Prices by provider (rows) and region (columns); nan where there is none."""
+    """Prices by provider (rows) and the catalogue's regions (columns); nan where none."""
 
     # storage_usd_per_gib_h, egress_usd_per_gib: (providers, regions)
     storage_usd_per_gib_h: Floats
     egress_usd_per_gib: Floats
     provider: Integers  # (n_types,); row of each type of the catalogue
-    region: Integers  # (n_prices,); column of each price of the catalogue
     types: TypeColumns  # of the catalogue
 
-    def costs(self, job: Job, offers: OfferColumns) -> SideCosts:
+    def costs(self, job: Job, offers: Offers) -> SideCosts:
         """Return what ``job`` adds to each offer."""
-        place = self.provider[offers.type_index], self.region[offers.price_index]
+        place = self.provider[offers.type_index], offers.region_index
         kept_gib = ((job.transfers.data_bytes or 0.0) + CHECKPOINTS_KEPT * job.state_bytes) / GIB
         return SideCosts(
             storage_usd_per_h=_priced(kept_gib, self.storage_usd_per_gib_h[place]),
@@ -580,7 +579,6 @@ def side_prices(catalogue: Catalogue) -> SidePrices:
         storage_usd_per_gib_h=storage,
         egress_usd_per_gib=egress,
         provider=np.asarray(provider, dtype=np.int64),
-        region=np.asarray(catalogue.prices.region_index, dtype=np.int64),
         types=catalogue.types,
     )
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import difflib
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, Final
 
 import numpy as np
 
 from advisor.answer import Answer, Candidate, CompletionWay, Configuration, Offer, to_record
-from advisor.catalogue import Catalogue, InstanceType, OfferColumns, Pricing
-from advisor.collectors.format import Host
+from advisor.catalogue import Catalogue, InstanceType, Offers, Pricing
 from advisor.collectors.watch import (
     cached_benchmark,
     cached_or_measured,
@@ -175,45 +174,20 @@ def estimate_here(
 
     Raises DoesNotRunError if the job cannot run here.
     """
-    machine = machine_here(job)
-    return on_device(
-        predictor, job, machine.device, (machine.offer(), 1), coverage, space,
-        is_recorded=machine.is_recorded,
-    )  # fmt: skip
+    device, offer, is_recorded = machine_here(job)
+    return on_device(predictor, job, device, (offer, 1), coverage, space, is_recorded=is_recorded)
 
 
 PROVIDER: Final = "here"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MachineHere:
-    """The machine at hand: as described, what a job computes on, whether it was recorded here."""
-
-    host: Host
-    device: Device
-    is_recorded: bool
-
-    def offer(self, count: int = 1, price_usd_per_h: float = math.nan) -> Offer:
-        """Return it as if it were sold, with ``count`` of its accelerators."""
-        is_cpu = self.device.kind == "cpu"
-        return Offer(
-            provider=PROVIDER,
-            instance_type=self.host.cpu_model if is_cpu else self.device.name,
-            region="this machine",
-            pricing="own",
-            price_usd_per_h=price_usd_per_h,
-            accelerator=None if is_cpu else self.device.name,
-            accelerators=0.0 if is_cpu else float(count),
-            vcpus=self.host.logical_cpus,
-            memory_gib=self.host.memory_limit_bytes / GIB,
-        )
-
-
-def machine_here(job: Job, *, measures: bool = True) -> MachineHere:
-    """Return what the job would run on here.
+def machine_here(
+    job: Job, *, measures: bool = True, count: int = 1, price_usd_per_h: float = math.nan
+) -> tuple[Device, Offer, bool]:
+    """Return what the job would compute on here, and the machine as if it were sold.
 
     ``measures``: take the four-second benchmark where nobody has; the processor's tables answer
-    otherwise.
+    otherwise. ``count``: accelerators that are used. The third is whether it was recorded here.
 
     Raises UsageError if this machine's GPU is not in the device sheet.
     """
@@ -233,7 +207,19 @@ def machine_here(job: Job, *, measures: bool = True) -> MachineHere:
         raise UsageError(
             "this machine's GPU is not in the device sheet", hint="name the nearest: --gpu L4"
         )
-    return MachineHere(host=described, device=device, is_recorded=is_recorded)
+    is_cpu = device.kind == "cpu"
+    offer = Offer(
+        provider=PROVIDER,
+        instance_type=described.cpu_model if is_cpu else device.name,
+        region="this machine",
+        pricing="own",
+        price_usd_per_h=price_usd_per_h,
+        accelerator=None if is_cpu else device.name,
+        accelerators=0.0 if is_cpu else float(count),
+        vcpus=described.logical_cpus,
+        memory_gib=described.memory_limit_bytes / GIB,
+    )
+    return device, offer, is_recorded
 
 
 def on_device(
@@ -343,7 +329,7 @@ def _estimate(
 
 def group_candidate(
     job: Job, catalogue: Catalogue, choice: Choice, columns: TimeColumns, completion: Completion,
-    offers: OfferColumns, side: SideCosts, *, parts: tuple[tuple[int, int], ...],
+    offers: Offers, side: SideCosts, *, parts: tuple[tuple[int, int], ...],
     coverage: float, rank: int = 1,
 ) -> Candidate:  # fmt: skip
     """Make the candidate of several offers, ``parts`` being their rows and machines of each.
@@ -403,10 +389,12 @@ def machine_at_hand(
     not show: its measured step is an anchor, not the answer.
     """
     try:
-        machine = machine_here(job, measures=False)
+        device, offer, is_recorded = machine_here(
+            job, measures=False, count=count, price_usd_per_h=price_usd_per_h
+        )
         found = on_device(
-            predictor, job, machine.device, (machine.offer(count, price_usd_per_h), 1), coverage,
-            space, is_recorded=machine.is_recorded and not is_changed,
+            predictor, job, device, (offer, 1), coverage, space,
+            is_recorded=is_recorded and not is_changed,
         )  # fmt: skip
     except (AdvisorError, PlanningError):
         return None

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.answer import Candidate, CompletionWay, Refused
-from advisor.catalogue import Catalogue, OfferColumns, OfferFilter, Pricing, named
+from advisor.catalogue import Catalogue, OfferFilter, Offers, Pricing, named
 from advisor.errors import AdvisorError, CatalogueError, DoesNotRunError, UsageError
 from advisor.estimate.best import refusal
 from advisor.estimate.case import StepCase
@@ -41,7 +41,7 @@ class OneEstimate(Protocol):
     def step_columns(self, *args: Any, **keywords: Any) -> TimeColumns:
         """Estimate one step on every row."""
 
-    def side_costs(self, job: Job, offers: OfferColumns) -> SideCosts:
+    def side_costs(self, job: Job, offers: Offers) -> SideCosts:
         """Return what storage and outgoing traffic add."""
 
     def candidate(self, *args: Any, **keywords: Any) -> Candidate:
@@ -93,7 +93,7 @@ def _refused(place: int, pair: tuple[str, int], error: AdvisorError) -> Refused:
     return Refused(rank=place + 1, configuration=f"{pair[1]} x {pair[0]}", error=error)
 
 
-def _cheapest(predictor: OneEstimate, offers: OfferColumns) -> Integers:
+def _cheapest(predictor: OneEstimate, offers: Offers) -> Integers:
     """Return the row of each type's cheapest offer; offers come cheapest first."""
     rows = np.full(len(predictor.catalogue.types), _NOWHERE, dtype=np.int64)
     types, first = np.unique(offers.type_index, return_index=True)
@@ -119,7 +119,7 @@ def _type(
 
 def _answered(
     predictor: OneEstimate, job: Job, rows: list[tuple[int, int, int]],
-    pairs: Sequence[tuple[str, int]], offers: OfferColumns, cheapest: Integers, rental: Terms,
+    pairs: Sequence[tuple[str, int]], offers: Offers, cheapest: Integers, rental: Terms,
 ) -> list[tuple[int, Candidate | Refused]]:  # fmt: skip
     """Return the place and the answer of every row whose machines are offered."""
     if not rows:
@@ -155,7 +155,7 @@ def _no_step(
 
 
 def _rented(
-    predictor: OneEstimate, job: Job, columns: TimeColumns, offers: OfferColumns,
+    predictor: OneEstimate, job: Job, columns: TimeColumns, offers: Offers,
     offered: Integers, fitting: Integers, rental: Terms,
 ) -> list[tuple[int, Candidate | AdvisorError]]:  # fmt: skip
     """Return each fitting row with its candidate, or why it cannot be completed so."""
@@ -184,7 +184,7 @@ def _rented(
 
 def _candidates(
     predictor: OneEstimate, job: Job, columns: TimeColumns, spot: Completion | None,
-    offers: OfferColumns, offered: Integers, rows: Integers, rental: Terms,
+    offers: Offers, offered: Integers, rows: Integers, rental: Terms,
 ) -> list[tuple[int, Candidate | AdvisorError]]:  # fmt: skip
     """Return a candidate a row, on demand where ``spot`` has no completion for each."""
     side = predictor.side_costs(job, offers)

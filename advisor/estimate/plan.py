@@ -18,7 +18,7 @@ from advisor.answer import (
     Recorded,
 )
 from advisor.estimate.ways.data_parallel import memory_there
-from advisor.machines import ClusterGroup, NamedCluster
+from advisor.machines import Cluster, ClusterGroup
 from advisor.planners.core import GIB, HOUR_S, Layout
 
 __all__ = ["Choice", "Command", "Objective", "Plan", "burden", "way_on"]
@@ -29,7 +29,7 @@ Choice = Answer
 
 
 def way_on(
-    cluster: NamedCluster, machines: Mapping[str, int], *, name: str, step_time_s: Estimate,
+    cluster: Cluster, machines: Mapping[str, int], *, name: str, step_time_s: Estimate,
     global_batch: int, devices: int, memory_bytes: Mapping[str, float],
     layouts: Mapping[str, Layout] | None = None, details: Mapping[str, Any] | None = None,
     **more: Any,
@@ -52,7 +52,7 @@ def way_on(
     said = dict(details or {})
     step_s = step_time_s.value
     shares = {part: seconds / step_s for part, seconds in said.pop("parts_s", {}).items()}
-    used = [group for group in cluster.groups if machines.get(group.label)]
+    used = [group for group in cluster if machines.get(group.label)]
     layouts = layouts or {}
     by_group = {group: needed / GIB for group, needed in memory_bytes.items()}
     there = [memory_there(group.node.device) for group in used]
@@ -60,7 +60,7 @@ def way_on(
         name=name,
         way=name,
         configuration=Configuration(
-            parts=tuple((_offer(cluster, one), machines[one.label]) for one in used)
+            parts=tuple((_offer(one), machines[one.label]) for one in used)
         ),
         devices=devices,
         layout=next(iter(layouts.values()), Layout(dp=devices)),
@@ -79,13 +79,13 @@ def way_on(
     )  # fmt: skip
 
 
-def _offer(cluster: NamedCluster, group: ClusterGroup) -> Offer:
+def _offer(group: ClusterGroup) -> Offer:
     """Return a machine of a group as it was given."""
     price = group.price_usd_per_h
     return Offer(
         provider="",
         instance_type=group.label,
-        region=cluster.region,
+        region=group.region,
         pricing="given",
         price_usd_per_h=math.nan if price is None else price,
         accelerator=group.part.name,
@@ -115,7 +115,7 @@ class GivenMachines(Recorded):
     groups: tuple[GivenGroup, ...]
 
     @classmethod
-    def of(cls, cluster: NamedCluster) -> GivenMachines:
+    def of(cls, cluster: Cluster) -> GivenMachines:
         """Return what a record says of a cluster."""
         groups = tuple(
             GivenGroup(
@@ -123,11 +123,13 @@ class GivenMachines(Recorded):
                 accelerators_per_machine=g.node.devices, price_usd_per_h=g.price_usd_per_h,
                 **memory_there(g.node.device),
             )
-            for g in cluster.groups
+            for g in cluster
         )  # fmt: skip
+        prices = [math.nan if g.price_usd_per_h is None else g.price_usd_per_h for g in cluster]
+        usd_per_h = sum(price * g.count for price, g in zip(prices, cluster, strict=True))
         return cls(
-            devices=cluster.devices, region=cluster.region,
-            price_usd_per_h=cluster.price_usd_per_h, groups=groups,
+            devices=sum(g.devices for g in cluster), region=cluster[0].region,
+            price_usd_per_h=None if math.isnan(usd_per_h) else usd_per_h, groups=groups,
         )  # fmt: skip
 
 

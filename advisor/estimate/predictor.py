@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.answer import Candidate, CompletionWay, Explanation, Predictions, Refused
-from advisor.catalogue import Catalogue, InstanceType, OfferColumns, OfferFilter, Pricing
+from advisor.catalogue import Catalogue, InstanceType, OfferFilter, Offers, Pricing
 from advisor.errors import UsageError
 from advisor.estimate.answer import candidate, explanation, on_demand_price
 from advisor.estimate.best import best_columns
@@ -121,7 +121,7 @@ class Physics:
         place = int(machines.device[type_index])
         return machines.devices[place] if place >= 0 else None
 
-    def side_costs(self, job: Job, offers: OfferColumns) -> SideCosts:
+    def side_costs(self, job: Job, offers: Offers) -> SideCosts:
         """Return what storage and outgoing traffic of ``job`` add to each offer."""
         if self._side_prices is None:
             self._side_prices = side_prices(self.catalogue)
@@ -272,7 +272,7 @@ def commonly_run(job: Job, space: SearchSpace | None) -> Job:
 
 
 def completed(
-    job: Job, columns: TimeColumns, catalogue: Catalogue, offers: OfferColumns, offer_row: int,
+    job: Job, columns: TimeColumns, catalogue: Catalogue, offers: Offers, offer_row: int,
     side: SideCosts, way: CompletionWay, coverage: float,
     step_columns: Callable[..., TimeColumns],
 ) -> Completion:  # fmt: skip
@@ -308,10 +308,10 @@ def completed(
                 hint="an elastic job needs several machines that train data-parallel",
             )
         return on_elastic_spot(job, columns, row, band, [workers], coverage)
-    price = on_demand_price(catalogue, offers, offer_row)
+    price = on_demand_price(offers, offer_row)
     if price is None:
         raise UsageError(
-            f"{name} is not sold on demand in {offers.region[offer_row]}",
+            f"{name} is not sold on demand in {offers.regions[offers.region_index[offer_row]]}",
             hint="choose another region, or plain spot",
         )
     beside = side.usd_per_h[[offer_row]]
@@ -508,7 +508,7 @@ class Predictor(Physics):
 
     def cheapest(
         self, row: InstanceType, *, region: str | None = None, pricing: Pricing = "on-demand"
-    ) -> tuple[OfferColumns, int | None]:
+    ) -> tuple[Offers, int | None]:
         """Return a type's offers, and the row of the cheapest; None where there is none."""
         offers = self.catalogue.select(
             OfferFilter(
@@ -527,7 +527,7 @@ class Predictor(Physics):
         self,
         job: Job,
         columns: TimeColumns,
-        offers: OfferColumns,
+        offers: Offers,
         offer_row: int,
         *,
         pricing: Pricing = "on-demand",
@@ -565,7 +565,7 @@ class Predictor(Physics):
         job: Job,
         columns: TimeColumns,
         completion: Completion,
-        offers: OfferColumns,
+        offers: Offers,
         side: SideCosts,
         *,
         offer_row: int,

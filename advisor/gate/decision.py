@@ -25,7 +25,7 @@ from advisor.answer import (
     Recorded,
 )
 from advisor.ask import Constraints, Question, layout_space
-from advisor.catalogue import Catalogue, InstanceType, OfferColumns, OfferFilter, Pricing
+from advisor.catalogue import Catalogue, InstanceType, OfferFilter, Offers, Pricing
 from advisor.collectors.errors import RecordingError, counted
 from advisor.collectors.format import Recording
 from advisor.errors import AdvisorError, CatalogueError, UsageError
@@ -366,7 +366,7 @@ def _rented(job: Job, asked: AskedMachines, question: Question, predictor: Predi
 
 def _offers(
     asked: AskedMachines, row: InstanceType, limits: Constraints, predictor: Predictor
-) -> tuple[OfferColumns, tuple[Reason, ...]]:
+) -> tuple[Offers, tuple[Reason, ...]]:
     """Return the offers of a type, cheapest first, and what the limits have against them all."""
     region = asked.region or limits.region
     wanted = OfferFilter(
@@ -393,7 +393,7 @@ def _offers(
     return found, tuple(Reason(limit="machines", text=text) for text in said)
 
 
-def _rates(asked: AskedMachines, offers: OfferColumns, limits: Constraints) -> tuple[Reason, ...]:
+def _rates(asked: AskedMachines, offers: Offers, limits: Constraints) -> tuple[Reason, ...]:
     """Return what quota and hourly limit have against so many machines of the cheapest offer."""
     reasons = []
     most = float(offers.max_instances[0])

@@ -1,5 +1,5 @@
+from .cluster import Cluster as Cluster
 from .cluster import ClusterGroup as ClusterGroup
-from .cluster import NamedCluster as NamedCluster
 from .cluster import group_of_type as group_of_type
 from .cluster import one_gpu as one_gpu
 from .cluster import one_group as one_group

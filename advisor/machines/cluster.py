@@ -39,6 +39,7 @@ class ClusterGroup:
     count: int
     # of one machine; None where it was not bought from the catalogue [USD/h]
     price_usd_per_h: float | None = None
+    region: str = ""  # that the cluster was priced in
     # row of the catalogue's types; None where it was named by its accelerators
     type_index: int | None = None
     # what its network is taken to be where it was named by its accelerators alone; None where it
@@ -69,30 +70,7 @@ class ClusterGroup:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamedCluster:
-    """Groups of machines that train one job together, and the region they were priced in."""
-
-    groups: tuple[ClusterGroup, ...]
-    region: str = ""
-
-    @property
-    def devices(self) -> int:
-        """Accelerators in all groups together."""
-        return sum(g.devices for g in self.groups)
-
-    @property
-    def is_mixed(self) -> bool:
-        """More than one kind of machine."""
-        return len(self.groups) > 1
-
-    @property
-    def price_usd_per_h(self) -> float | None:
-        """Of all machines; None where one has no price [USD/h]."""
-        prices = [g.price_usd_per_h for g in self.groups]
-        if any(p is None for p in prices):
-            return None
-        return sum(p * g.count for p, g in zip(prices, self.groups, strict=True) if p is not None)
+Cluster = tuple[ClusterGroup, ...]  # that trains one job; several groups are a mixed one
 
 
 # Clusters as text and files.
@@ -138,7 +116,7 @@ _INTRA_LATENCY_S: Final = 10e-6
 _MEASURED_SHARE: Final = 1448 / 1538
 
 
-def read_cluster(text: str, catalogue: Catalogue) -> NamedCluster:
+def read_cluster(text: str, catalogue: Catalogue) -> Cluster:
     """Read a cluster from its text, or from the file that the text names.
 
     Raises UsageError if it cannot be read. Raises CatalogueError if an instance type or
@@ -172,7 +150,7 @@ def _words(group: Any) -> str:
     return f"{count}x{group['gpu']}{link}{power}{rate}"
 
 
-def parse_cluster(text: str, catalogue: Catalogue) -> NamedCluster:
+def parse_cluster(text: str, catalogue: Catalogue) -> Cluster:
     """Parse what stands after ``--cluster``.
 
     Raises UsageError if the text is no such expression or a count makes no sense. Raises
@@ -186,11 +164,9 @@ def parse_cluster(text: str, catalogue: Catalogue) -> NamedCluster:
     groups = _merged([_group(item, catalogue) for item in items])
     types = [t for _, t in groups if t is not None]
     prices, region = _prices(types, catalogue)
-    return NamedCluster(
-        groups=tuple(
-            g if t is None else replace(g, price_usd_per_h=prices.get(t.index)) for g, t in groups
-        ),
-        region=region,
+    return tuple(
+        replace(g, region=region, price_usd_per_h=None if t is None else prices.get(t.index))
+        for g, t in groups
     )
 
 
@@ -200,7 +176,7 @@ def one_group(text: str, catalogue: Catalogue) -> ClusterGroup:
     Raises UsageError if the text cannot be read or names unlike machines. Raises CatalogueError if
     an instance type or accelerator is unknown.
     """
-    groups = read_cluster(text, catalogue).groups
+    groups = read_cluster(text, catalogue)
     if len(groups) > 1:
         raise UsageError(f"different machines in {text!r}", hint="name machines of one kind")
     return groups[0]
@@ -520,7 +496,7 @@ def _prices(types: list[InstanceType], catalogue: Catalogue) -> tuple[dict[int, 
     found: dict[str, dict[int, float]] = {}
     for i in np.flatnonzero(np.isin(offers.type_index, list(wanted))).tolist():
         # Offers come cheapest first, of equal prices the surest: so do the regions.
-        there = found.setdefault(str(offers.region[i]), {})
+        there = found.setdefault(str(offers.regions[offers.region_index[i]]), {})
         there.setdefault(int(offers.type_index[i]), float(offers.price_usd_per_h[i]))
     complete = {name: there for name, there in found.items() if wanted <= there.keys()}
     if not complete:

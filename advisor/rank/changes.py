@@ -18,7 +18,7 @@ from advisor.advice import Advice, Facts, facts_on
 from advisor.advice import cures_for as cures
 from advisor.answer import Candidate, Estimate, KnownError, ProbeAdvice, ProposedChange
 from advisor.ask import Constraints
-from advisor.catalogue import Accelerator, Catalogue, OfferColumns
+from advisor.catalogue import Accelerator, Catalogue, Offers
 from advisor.collectors import bounded
 from advisor.collectors.format import Recording
 from advisor.estimate import Predictor, TimeColumns, offer_of
@@ -408,11 +408,7 @@ _CONSIDERED: Final = 300  # candidates nearest to being chosen: the others are n
 
 
 def advise(
-    request: Constraints,
-    predictor: Predictor,
-    offers: OfferColumns,
-    rows: Rows,
-    columns: TimeColumns,
+    request: Constraints, predictor: Predictor, offers: Offers, rows: Rows, columns: TimeColumns
 ) -> tuple[ProbeAdvice, ...]:
     """Return the short runs that are worth their price, best first (see ``learned.probing``).
 

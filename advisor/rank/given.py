@@ -55,7 +55,7 @@ from advisor.estimate import (
     way_on,
 )
 from advisor.jobs import NO_LENGTH, Job, script_notes, stack_notes, transformer_units
-from advisor.machines import Fleet, NamedCluster
+from advisor.machines import Cluster, Fleet
 from advisor.planners.core import GIB, Layout, PlanningError, Work, select
 from advisor.planners.layouts import SearchSpace, node_counts
 from advisor.planners.step import TransformerBlocks
@@ -74,7 +74,7 @@ class PlanQuestion:
     """What ``advisor plan`` is asked."""
 
     job: Job
-    cluster: NamedCluster
+    cluster: Cluster
     objective: Objective = "time"
     space: SearchSpace = SPACE
     coverage: float = 0.9  # probability that an interval holds the true value
@@ -101,13 +101,13 @@ class PlanQuestion:
             raise UsageError(
                 f"--coverage {self.coverage} is not available", hint=f"one of: {known}"
             )
-        if self.space.stage_layers is not None and not self.cluster.is_mixed:
+        if self.space.stage_layers is not None and len(self.cluster) == 1:
             raise UsageError(
                 "layers by stage are planned over unlike machines",
                 hint="equal machines share them evenly: leave --stage-layers out",
             )
-        unpriced = [g.label for g in self.cluster.groups if g.price_usd_per_h is None]
-        if self.objective == "cost" and self.cluster.is_mixed and unpriced:
+        unpriced = [g.label for g in self.cluster if g.price_usd_per_h is None]
+        if self.objective == "cost" and len(self.cluster) > 1 and unpriced:
             raise UsageError(
                 f"machines without a price have no cheapest layout: {', '.join(unpriced)}",
                 hint="name instance types that one region sells, or ask for --objective time",
@@ -159,11 +159,11 @@ def _rent(question: PlanQuestion, price_usd_per_h: float, machines: Mapping[str,
     Results leave from one place only; what has no price in the catalogue costs nothing here.
     """
     rent = Rent(price_usd_per_h=price_usd_per_h, billing=(0.0, 0.0))
-    for group in question.cluster.groups:
+    for group in question.cluster:
         if math.isnan(price_usd_per_h) or group.type_index is None or group.label not in machines:
             continue
         row = question.predictor.catalogue.instance_type(group.label)
-        offers, place = question.predictor.cheapest(row, region=question.cluster.region)
+        offers, place = question.predictor.cheapest(row, region=group.region)
         if place is not None:
             side = question.predictor.side_costs(question.job, offers)
             own = side.rent(price_usd_per_h, (place, machines[group.label]))
@@ -296,10 +296,10 @@ def plan(question: PlanQuestion) -> Plan:
     # What is planned on is accelerators: parse_cluster takes nothing else.
     changed = on_accelerators(question.command, question.job.told)
     question = replace(question, command=changed)
-    model = model_on(question.case, question.predictor.catalogue, question.cluster.groups)
+    model = model_on(question.case, question.predictor.catalogue, question.cluster)
     groups = [OnGroup(question, place) for place in model.places]
     beside = _ways_beside(question, model, left_out)
-    if question.cluster.is_mixed:
+    if len(question.cluster) > 1:
         choices = _unlike(question, model, groups, beside, left_out)
     else:
         choices, front = _equal(groups[0], beside, left_out)

@@ -26,7 +26,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.catalogue import OfferColumns, TypeColumns
+from advisor.catalogue import Offers, TypeColumns
 from advisor.estimate import SideCosts, StepCase
 from advisor.machines import host_fits
 
@@ -58,7 +58,7 @@ class MixedOffers:
 
 def mixed_offers(
     case: StepCase,
-    offers: OfferColumns,
+    offers: Offers,
     side: SideCosts,
     types: TypeColumns,
     counts: tuple[int, ...],
@@ -107,7 +107,7 @@ def _joined(one: Integers, other: Integers) -> Integers:
 
 
 def _of_counted(
-    case: StepCase, offers: OfferColumns, types: TypeColumns, counts: tuple[int, ...], most: int
+    case: StepCase, offers: Offers, types: TypeColumns, counts: tuple[int, ...], most: int
 ) -> tuple[Integers, Integers]:
     """Return clusters of offers of which there is a number: more types, and all machines."""
     rows = np.flatnonzero(_can_join(case, offers, types) & np.isfinite(offers.max_instances))
@@ -134,7 +134,7 @@ def _of_counted(
 
 
 def _pairs(
-    case: StepCase, offers: OfferColumns, hourly: Floats, types: TypeColumns, *, is_pruned: bool
+    case: StepCase, offers: Offers, hourly: Floats, types: TypeColumns, *, is_pruned: bool
 ) -> tuple[Integers, Integers, int]:
     """Return pairs of offers of one place, and how many there are without rule 1."""
     rows = np.flatnonzero(_can_join(case, offers, types))
@@ -154,7 +154,7 @@ def _pairs(
     return np.concatenate(first), np.concatenate(second), number
 
 
-def _can_join(case: StepCase, offers: OfferColumns, types: TypeColumns) -> Booleans:
+def _can_join(case: StepCase, offers: Offers, types: TypeColumns) -> Booleans:
     """Whole accelerators of a known time, on machines of a known network."""
     fleet, t = case.fleet, offers.type_index
     return np.asarray(
@@ -167,9 +167,9 @@ def _can_join(case: StepCase, offers: OfferColumns, types: TypeColumns) -> Boole
     )
 
 
-def _places(offers: OfferColumns, types: TypeColumns) -> Integers:
+def _places(offers: Offers, types: TypeColumns) -> Integers:
     """Return a number for every place: provider, region and way to pay."""
-    names = [types.provider[offers.type_index], offers.region, offers.pricing]
+    names = [types.provider[offers.type_index], offers.region_index, offers.pricing]
     codes = [np.unique(np.asarray(x), return_inverse=True)[1] for x in names]
     if not len(offers):
         return np.zeros(0, dtype=np.int64)
@@ -188,7 +188,7 @@ def _undominated(beats: Booleans, i: Integers, j: Integers) -> Booleans:
     return np.asarray((alone[0] == 0) & (alone[1] == 0))
 
 
-def _beats(case: StepCase, rows: Integers, hourly: Floats, offers: OfferColumns) -> Booleans:
+def _beats(case: StepCase, rows: Integers, hourly: Floats, offers: Offers) -> Booleans:
     """Whether an offer of a place (row) has the devices of another (column) and nothing worse."""
     fleet, t = case.fleet, offers.type_index[rows]
     # Larger is better in every column; what nobody knows is better than nothing and no other.
@@ -219,9 +219,7 @@ def _beats(case: StepCase, rows: Integers, hourly: Floats, offers: OfferColumns)
     return np.asarray(better & (~better.T | (place[:, None] < place[None, :])))
 
 
-def _same_machines(
-    first: Integers, second: Integers, once: Floats, offers: OfferColumns
-) -> Integers:
+def _same_machines(first: Integers, second: Integers, once: Floats, offers: Offers) -> Integers:
     """Return a number for what differs in price only: types, way to pay, removals, quotas."""
     band = np.nan_to_num(offers.spot_interruption_band, nan=5.0)
     codes = np.zeros(first.size, dtype=np.int64)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.ask import Constraints
-from advisor.catalogue import OfferColumns
+from advisor.catalogue import Offers
 from advisor.estimate import Choice, Completion, SideCosts, TimeColumns, on_demand, on_spot
 from advisor.jobs import Job
 from advisor.quantities import REACH_90
@@ -85,7 +85,7 @@ class Rows:
         """Return the completions among which ``row`` has its own, and its place there."""
         return self.completions[int(self.completed_by[row])], int(self.completed_at[row])
 
-    def usd_per_h(self, offers: OfferColumns) -> Floats:
+    def usd_per_h(self, offers: Offers) -> Floats:
         """Return the price of all machines of every row of equal ones [USD/h]."""
         return np.asarray(offers.price_usd_per_h[self.offer] * self.machines)
 
@@ -172,7 +172,7 @@ def kept_factor(bounds: Floats, confidence: float | None, coverage: float) -> Fl
 
 
 def price_rows(
-    job: Job, request: Constraints, offers: OfferColumns, side: SideCosts, types: Integers,
+    job: Job, request: Constraints, offers: Offers, side: SideCosts, types: Integers,
     columns: TimeColumns, counts: int,
 ) -> Rows:  # fmt: skip
     """Cross the offers with the counts; the times of a type hold in all its regions.

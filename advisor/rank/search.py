@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.ask import Constraints
-from advisor.catalogue import OfferColumns, rented_at_once
+from advisor.catalogue import Offers, rented_at_once
 from advisor.estimate import (
     CODE,
     STATUSES,
@@ -48,7 +48,7 @@ from advisor.estimate import (
     refined_step_s,
 )
 from advisor.jobs import Job
-from advisor.machines import ClusterGroup, Fleet, NamedCluster, alike, group_of_type
+from advisor.machines import ClusterGroup, Fleet, alike, group_of_type
 from advisor.planners.core import HOUR_S, concatenate, put, select
 from advisor.providers import SHORTEST_BILL_H, charged_h
 from advisor.rank.front import Front, pareto_front
@@ -125,7 +125,7 @@ class AskedRows:
 
     job: Job
     request: Constraints
-    offers: OfferColumns
+    offers: Offers
     # types, counts: (n_types,); rows of the catalogue's types that have an offer, rising; machines
     # together
     types: Integers
@@ -438,7 +438,7 @@ class _EqualSearch(_Bounded):
 
 
 def mixed_rows(
-    job: Job, request: Constraints, predictor: Predictor, offers: OfferColumns, side: SideCosts,
+    job: Job, request: Constraints, predictor: Predictor, offers: Offers, side: SideCosts,
     beaten_by: tuple[Floats, Floats], *, is_pruned: bool = True,
 ) -> MixedSearch | None:  # fmt: skip
     """Evaluate the mixed clusters that could be on the front.
@@ -476,7 +476,7 @@ class MixedSearch(_Bounded):
     """Clusters of unlike machines: those kept so far, and the bounds of the others."""
 
     def __init__(
-        self, case: StepCase, request: Constraints, predictor: Predictor, offers: OfferColumns,
+        self, case: StepCase, request: Constraints, predictor: Predictor, offers: Offers,
         clusters: MixedOffers, known: Front,
     ) -> None:  # fmt: skip
         self.case, self.request, self.offers, self.clusters = case, request, offers, clusters
@@ -593,8 +593,8 @@ class MixedSearch(_Bounded):
         if machines not in self.answers:
             from advisor.estimate import best_released
 
-            cluster = NamedCluster(groups=tuple(self._group(*one) for one in machines))
-            model = model_on(self.case, self.catalogue, cluster.groups)
+            cluster = tuple(self._group(*one) for one in machines)
+            model = model_on(self.case, self.catalogue, cluster)
             batch = self.case.job.global_batch
             choice = best_released(model, cluster, global_batch=batch)
             self.answers[machines] = choice, group_columns(choice, model.places)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from advisor import estimate
 from advisor.ask import Constraints
-from advisor.catalogue import OfferColumns
+from advisor.catalogue import Offers
 from advisor.estimate import Completion, Predictor, SideCosts, TimeColumns, hazards, restart_s
 from advisor.jobs import Job
 from advisor.planners import spot as planner_spot
@@ -37,7 +37,7 @@ _PLANS: Final = 3
 
 
 def with_spot_ways(
-    job: Job, request: Constraints, predictor: Predictor, offers: OfferColumns, side: SideCosts,
+    job: Job, request: Constraints, predictor: Predictor, offers: Offers, side: SideCosts,
     columns: TimeColumns, rows: Rows,
 ) -> Rows:  # fmt: skip
     """Return the rows with those of the ways that change machines on the way, where they may pay.
@@ -81,7 +81,7 @@ class _Case:
     """Spot rows with what all ways need: prices, bands, and the least time and machine time."""
 
     def __init__(
-        self, job: Job, request: Constraints, predictor: Predictor, offers: OfferColumns,
+        self, job: Job, request: Constraints, predictor: Predictor, offers: Offers,
         side: SideCosts, columns: TimeColumns, offer: Integers, column: Integers, spot: Integers,
     ) -> None:  # fmt: skip
         self.job, self.request, self.predictor, self.columns = job, request, predictor, columns
@@ -89,7 +89,7 @@ class _Case:
         self.row, self.offer, self.column = spot, offer[spot], column[spot]
         self.count = columns.count[self.column].astype(float)
         self.price = (offers.price_usd_per_h + side.usd_per_h)[self.offer] * self.count
-        on_demand = predictor.catalogue.prices.on_demand_usd_per_h[offers.price_index]
+        on_demand = offers.on_demand_usd_per_h
         is_admitted = on_demand <= (request.max_price_usd_per_h or np.inf)
         is_admitted &= "on-demand" in request.pricings
         on_demand = np.where(is_admitted, on_demand, np.nan)

@@ -16,14 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from advisor.ask import Constraints
-from advisor.catalogue import (
-    Accelerator,
-    Catalogue,
-    GpuFilter,
-    OfferColumns,
-    OfferFilter,
-    gpus_text,
-)
+from advisor.catalogue import Accelerator, Catalogue, GpuFilter, OfferFilter, Offers, gpus_text
 from advisor.estimate import offer_of
 
 _NEAREST: Final = 3
@@ -110,7 +103,7 @@ def _limits(request: Constraints, catalogue: Catalogue) -> Iterator[tuple[str, t
 
 
 def _nearest(
-    name: str, asked: OfferFilter, found: OfferColumns, catalogue: Catalogue
+    name: str, asked: OfferFilter, found: Offers, catalogue: Catalogue
 ) -> tuple[str, ...]:
     """Return the values of a limit that are nearest to the one asked for, of these offers."""
     types = catalogue.types
@@ -125,7 +118,7 @@ def _nearest(
     return ()
 
 
-def _regions(asked: str, found: OfferColumns) -> tuple[str, ...]:
+def _regions(asked: str, found: Offers) -> tuple[str, ...]:
     """Return the regions that are spelt most like the one that was asked for."""
     names = {str(name).casefold(): str(name) for name in found.region[::-1]}
     plain = asked.casefold().strip("*")
@@ -133,14 +126,14 @@ def _regions(asked: str, found: OfferColumns) -> tuple[str, ...]:
     return tuple(names[one] for one in near)
 
 
-def _cheapest(catalogue: Catalogue, found: OfferColumns) -> str:
+def _cheapest(catalogue: Catalogue, found: Offers) -> str:
     """Return the least price that there is, as no less than it, and what costs it."""
     offer = offer_of(catalogue, found, 0)
     least = math.ceil(1e4 * offer.price_usd_per_h) / 1e4
     return f"{least:.10g} ({offer.instance_type}, {offer.provider} {offer.region})"
 
 
-def _expressions(asked: GpuFilter, found: OfferColumns, catalogue: Catalogue) -> tuple[str, ...]:
+def _expressions(asked: GpuFilter, found: Offers, catalogue: Catalogue) -> tuple[str, ...]:
     """Return the expressions that are nearest to the one asked for: by memory, and by number."""
     types, at = catalogue.types, np.unique(found.type_index)
     known = zip(types.accelerator[at].tolist(), types.accelerator_count[at].tolist(), strict=True)

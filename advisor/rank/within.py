@@ -126,7 +126,7 @@ def sizes_within(
     rows: list[Trained] = []
     left_out: dict[str, str] = {}
     for size in SIZES:
-        job = job_of_size(size, spec, setup, devices=question.cluster.devices)
+        job = job_of_size(size, spec, setup, devices=sum(g.devices for g in question.cluster))
         try:
             rows.append(trained(replace(question, job=job)))
         except PlanningError as error:

@@ -75,7 +75,7 @@ def from_row(row: Mapping[str, Any]) -> RunRecord:
     Raises RunError naming the column that is missing, unknown, of another type, or makes no sense.
     """
     if not isinstance(row, dict):
-        raise RunError(f"{row!r} is not a JSON object", hint="see docs/records.md")
+        raise RunError(f"{row!r} is not a JSON object", hint="see docs/formats.md")
     row = dict(row)
     version = row.pop("schema_version", None)
     if version != SCHEMA_VERSION:
@@ -86,7 +86,7 @@ def from_row(row: Mapping[str, Any]) -> RunRecord:
     try:
         return from_record(RunRecord, row, where="", is_strict=True)
     except ValueError as error:
-        raise RunError(str(error), hint="see docs/records.md") from error
+        raise RunError(str(error), hint="see docs/formats.md") from error
 
 
 def _open(path: Path) -> TextIO:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.catalogue import Catalogue, ContainerOffer, container_of
+from advisor.catalogue import Catalogue, container_billing
 from advisor.collectors import RecordingError
 from advisor.errors import UsageError
 from advisor.estimate import Predictor, TimeColumns, constants, job_of, on_demand
@@ -92,8 +92,7 @@ def planned(asked: SimulateElastic, known: JobFigures) -> Simulated:
     price = known.price_usd_per_h if asked.price is None else asked.price
     startup_s = asked.startup or known.startup_s
     rented = Billing(price_usd_per_h=price, quantum_s=asked.quantum, startup_s=startup_s)
-    container = _container(asked, known)
-    billing = rented if container is None else container.billing(startup_s)
+    billing, words = _billed(asked, known, rented)
     deadline_s = None if asked.deadline is None else asked.deadline * HOUR_S
     plan_for = partial(
         elastic_plan, phases, scaling, batch=known.batch,
@@ -101,7 +100,7 @@ def planned(asked: SimulateElastic, known: JobFigures) -> Simulated:
         deadline_s=deadline_s, budget_usd=asked.budget,
     )  # fmt: skip
     plan, on_machines = plan_for(billing=billing), None
-    if container is not None:
+    if words:
         with suppress(PlanningError):  # nothing that is rented whole meets the limit
             on_machines = plan_for(billing=rented)
     record = {
@@ -119,7 +118,7 @@ def planned(asked: SimulateElastic, known: JobFigures) -> Simulated:
         "constant": _schedule(plan.constant),
         "saving_fraction": plan.saving_fraction,
         "batch_saving_fraction": plan.batch_saving_fraction,
-        "containers": "" if container is None else container.words,
+        "containers": words,
         "on_machines": None if on_machines is None else {
             "price_usd_per_h": rented.price_usd_per_h,
             "fixed": _schedule(on_machines.fixed),
@@ -182,41 +181,6 @@ def over_phases(points: Sequence[float], phases: int) -> list[float]:
     at = np.linspace(0.0, 1.0, phases)
     found: list[float] = np.exp(np.interp(at, places, np.log(np.asarray(points, float)))).tolist()
     return found
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerContainer:
-    """What a worker runs in that is billed by its size: and the coordinator beside them."""
-
-    offer: ContainerOffer
-    # vcpus, gib: of a worker
-    vcpus: float
-    gib: float
-    accelerator: str = ""
-    coordinator: tuple[float, float] | None = None  # vCPUs and GiB; None for none
-
-    def billing(self, startup_s: float) -> Billing:
-        """Return the bill of a worker and of what stands beside them all."""
-        offer, beside = self.offer, 0.0
-        if self.coordinator is not None:
-            beside = offer.usd_per_h(*self.coordinator)
-        return Billing(
-            price_usd_per_h=offer.usd_per_h(self.vcpus, self.gib, self.accelerator),
-            quantum_s=offer.quantum_s, minimum_s=offer.minimum_s, startup_s=startup_s,
-            beside_usd_per_h=beside,
-        )  # fmt: skip
-
-    @property
-    def words(self) -> str:
-        """Say offer, sizes, day and source of the price."""
-        card = f" and one {self.accelerator}" if self.accelerator else ""
-        beside = ""
-        if self.coordinator is not None:
-            beside = f", a coordinator of {self.coordinator[0]:g} and {self.coordinator[1]:g} GiB"
-        return (
-            f"{self.offer.name} in {self.offer.region}: {self.vcpus:g} vCPUs{card}, "
-            f"{self.gib:g} GiB a worker{beside}; list prices of {self.offer.as_of}"
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,25 +281,23 @@ def _layout_name(columns: TimeColumns, at: int) -> str:
     return f"tp{layout.tp} pp{layout.pp} shards{shards}"
 
 
-def _container(asked: SimulateElastic, known: JobFigures) -> WorkerContainer | None:
-    """Return what workers run in: by default as large as the machine that they compute as."""
-    name = asked.container
-    if name is None:
+def _billed(asked: SimulateElastic, known: JobFigures, rented: Billing) -> tuple[Billing, str]:
+    """Return the bill of workers, and what containers they run in: ``""`` for rented machines.
+
+    Containers are by default as large as the machine that workers compute as.
+    """
+    if asked.container is None:
         if asked.coordinator is not None:
             raise UsageError("--coordinator is of containers", hint="add --container aws-fargate")
-        return None
-    offer, vcpus, gib = container_of(name, vcpus=known.vcpus, gib=known.gib)
-    if not vcpus or not gib:
-        raise UsageError(
-            "the size of a container is not known", hint=f"give it: --container {name}:4x16"
-        )
+        return rented, ""
     beside = None
     if asked.coordinator is not None:
         cores, memory_bytes = parse_cores_and_memory(asked.coordinator, option="--coordinator")
-        beside = cores, memory_bytes / 2**30
-    return WorkerContainer(
-        offer=offer, vcpus=vcpus, gib=gib, accelerator=known.accelerator, coordinator=beside
-    )
+        beside = cores, memory_bytes / GIB
+    return container_billing(
+        asked.container, vcpus=known.vcpus, gib=known.gib, accelerator=known.accelerator,
+        coordinator=beside, startup_s=rented.startup_s,
+    )  # fmt: skip
 
 
 def _counts(asked: SimulateElastic) -> list[int]:

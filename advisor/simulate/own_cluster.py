@@ -161,12 +161,12 @@ def compare_with_cluster(
 
 def _group(text: str, predictor: Predictor) -> ClusterGroup:
     named = read_cluster(text, predictor.catalogue)
-    if named.is_mixed:
+    if len(named) > 1:
         raise UsageError(
             f"{text!r} has more than one kind of machine",
             hint="give the part that the job would run on, and its jobs' trace",
         )
-    return named.groups[0]
+    return named[0]
 
 
 def _wanted(

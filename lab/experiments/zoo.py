@@ -144,10 +144,23 @@ def scripts(folder: Path = SCRIPTS) -> list[Script]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One script: what it did (``true_s`` and the like), and what was said of it."""
+class Said:
+    """What was said of a script."""
 
     name: str
+    exit_codes: tuple[int, ...] = ()  # of ``profile`` and ``predict``
+    low_s: float | None = None
+    high_s: float | None = None
+    # the length was not found, said so, and was given with ``--total-steps``
+    is_length_asked: bool = False
+    # the error of ``predict``, where it had no answer; or why the script was left out
+    said: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row(Said):
+    """One script: what it did (``true_s`` and the like), and what was said of the whole job."""
+
     # true_steps, true_s: of the whole job, without the advisor: the mean of before and after; None
     # where that was not run [s]
     true_steps: int
@@ -158,15 +171,7 @@ class Row:
     confidence: str = ""
     step_s: float | None = None
     delay_fraction: float | None = None
-    # the length was not found, said so, and was given with ``--total-steps``
-    is_length_asked: bool = False
-    # low_s, value_s, high_s: the whole job here [s]
-    low_s: float | None = None
-    value_s: float | None = None
-    high_s: float | None = None
-    exit_codes: tuple[int, ...] = ()  # of ``profile`` and ``predict``
-    # the error of ``predict``, where it had no answer; or why the script was left out
-    said: str = ""
+    value_s: float | None = None  # the whole job here, as ``low_s`` and ``high_s`` are [s]
 
     @property
     def ratio(self) -> float | None:
@@ -364,20 +369,14 @@ def _foreign(path: Path, folder: Path) -> Foreign | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForeignRow:
-    """What was said of a stranger's script.
+class ForeignRow(Said):
+    """What was said of a stranger's script; ``low_s`` and ``high_s`` are a step's on the GPU [s].
 
     ``verdict``: "usable" where a GPU's step is answered within ``MOST_RATIO`` and the length is
     right or asked for; "named" where the hint names the cause or a GPU has no use; else why not.
     """
 
-    name: str
     verdict: str
-    exit_codes: tuple[int, ...] = ()  # of ``profile`` and ``predict``
-    low_s: float | None = None  # the step on the GPU [s]
-    high_s: float | None = None
-    is_length_asked: bool = False
-    said: str = ""  # the last error and its hint
 
 
 def ask_for_gpu(script: Foreign, folder: Path, *, limit_s: float, burners: int = 0) -> ForeignRow:

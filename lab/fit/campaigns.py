@@ -136,7 +136,7 @@ def ask(campaign: Campaign, catalogue: Catalogue) -> CampaignQuestion:
     return CampaignQuestion(
         campaign=campaign,
         transformer=transformer,
-        machines=parse_cluster(text, catalogue).groups[0],
+        machines=parse_cluster(text, catalogue)[0],
         job=described_job(
             model_work(
                 transformer, micro_batch=1, precision=_precision(campaign), setup=_setup(campaign)

@@ -27,7 +27,7 @@ from advisor.lab.data import LAYOUTS
 from advisor.lab.score.asked import predictor, predictor_by
 from advisor.lab.score.harness import Answers, Bools, Floats, Protocol, Questions, by
 from advisor.lab.score.raw import RawColumns
-from advisor.machines.cluster import NamedCluster, read_cluster
+from advisor.machines.cluster import Cluster, read_cluster
 from advisor.planners.core.setup import DEFAULT_SETUP, Precision, Transformer
 from advisor.planners.step.describe import transformer_work
 from advisor.rank.given import PlanQuestion, plan
@@ -217,7 +217,7 @@ def ask_run(
     return step.value, step.low, step.high
 
 
-def _named(cluster: str) -> NamedCluster:
+def _named(cluster: str) -> Cluster:
     return read_cluster(cluster, predictor().catalogue)
 
 

@@ -25,7 +25,7 @@ import numpy as np
 from advisor.answer import Recorded, to_record
 from advisor.catalogue import snapshot
 from advisor.catalogue.catalogue import Catalogue
-from advisor.catalogue.offer_columns import PRICINGS, Pricing
+from advisor.catalogue.offer_columns import PRICINGS
 from advisor.catalogue.providers.base import Adapter, RawFile, local_file
 from advisor.catalogue.providers.sources import Source
 from advisor.catalogue.rows import (
@@ -446,19 +446,6 @@ _KEYS: Final = ("provider", "instance_type", "region", "pricing")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """One price that differs; ``change_fraction`` is new / old - 1."""
-
-    provider: str
-    instance_type: str
-    region: str
-    pricing: Pricing
-    old_usd_per_h: float
-    new_usd_per_h: float
-    change_fraction: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderDifference:
     """Counts of one provider; prices of all ways to pay together."""
 
@@ -473,10 +460,14 @@ class ProviderDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """Providers that differ, by name, and changed prices, the largest change first."""
+    """Providers that differ, by name, and changed prices, the largest change first.
+
+    A changed price is its ``_KEYS`` with the old and the new one and ``change_fraction``, which is
+    new / old - 1.
+    """
 
     providers: tuple[ProviderDifference, ...]
-    changes: tuple[Change, ...]
+    changes: tuple[dict[str, Any], ...]
 
 
 def difference(old: Catalogue, new: Catalogue) -> Difference:
@@ -488,20 +479,19 @@ def difference(old: Catalogue, new: Catalogue) -> Difference:
     changed = both[is_old & is_new & (both["old"] != both["new"])]
     fraction = changed["new"] / changed["old"] - 1
     changes = [
-        Change(
-            **dict(zip(_KEYS, key, strict=True)),
-            old_usd_per_h=float(before),
-            new_usd_per_h=float(after),
-            change_fraction=float(share),
-        )
+        dict(zip(_KEYS, key, strict=True))
+        | {
+            "old_usd_per_h": float(before),
+            "new_usd_per_h": float(after),
+            "change_fraction": float(share),
+        }
         for key, before, after, share in zip(
             changed.index.tolist(), changed["old"], changed["new"], fraction, strict=True
         )
     ]
     changes.sort(
         key=lambda one: (
-            -abs(np.log1p(one.change_fraction)), one.provider, one.instance_type, one.region,
-            one.pricing,
+            -abs(np.log1p(one["change_fraction"])), *(one[name] for name in _KEYS)
         )
     )  # fmt: skip
     provider = both.index.get_level_values("provider")

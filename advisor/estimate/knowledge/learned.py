@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from advisor import data
 from advisor.answer import Estimate
-from advisor.catalogue import Catalogue, OfferColumns
+from advisor.catalogue import Catalogue, Offers
 from advisor.collectors import atomic
 from advisor.estimate.time_columns import TimeColumns
 from advisor.estimate.ways.beside import is_beside
@@ -227,7 +227,7 @@ def candidate_runs(
 
 
 def direct_cost(
-    catalogue: Catalogue, job: Job, columns: TimeColumns, offers: OfferColumns, offer: int,
+    catalogue: Catalogue, job: Job, columns: TimeColumns, offers: Offers, offer: int,
     coverage: float,
 ) -> Estimate | None:  # fmt: skip
     """Return the cost of the whole job on the machines of the only row of the columns [USD].

@@ -15,7 +15,7 @@ from advisor.estimate.plan import Choice, way_on
 from advisor.estimate.unlike.places import network_waits, slowest_assumed
 from advisor.estimate.ways.model_parallel import stack_spaces
 from advisor.estimate.words import assumed_network
-from advisor.machines import ClusterGroup, NamedCluster
+from advisor.machines import Cluster, ClusterGroup
 from advisor.planners.core import Floats, Layout, PlanningError
 from advisor.planners.layouts import SearchSpace
 
@@ -35,7 +35,7 @@ class OnGroups:
     """A model on the groups of a cluster."""
 
     model: ModelOn
-    cluster: NamedCluster
+    cluster: Cluster
     global_batch: int  # samples of a step over all devices
     coverage: float = 0.9  # probability that an interval holds the true value
     command: tuple[str, ...] = ()  # the recorded command line; empty for a described model
@@ -77,6 +77,11 @@ class OnGroups:
         return self.model.groups
 
     @property
+    def devices(self) -> int:
+        """Accelerators of all groups together."""
+        return sum(g.devices for g in self.groups)
+
+    @property
     def nodes(self) -> int:
         """Machines of all groups together."""
         return sum(g.count for g in self.groups)
@@ -114,7 +119,7 @@ class OnGroups:
             name=name,
             step_time_s=Estimate.lognormal(step_s, log_sd, self.coverage),
             global_batch=self.global_batch,
-            devices=self.cluster.devices,
+            devices=self.devices,
             memory_bytes=memory_bytes,
             layouts=layouts,
             details={**details, "parts_s": waits, "layer_times": self.model.law.name},
@@ -142,7 +147,7 @@ class OnGroups:
 
     def even_samples(self) -> dict[str, float]:
         """Return an equal share of a step's samples for a device of every group."""
-        return {g.label: self.global_batch / self.cluster.devices for g in self.groups}
+        return {g.label: self.global_batch / self.devices for g in self.groups}
 
     def worker_labels(self) -> list[str]:
         """Return the group of every device, in order."""

@@ -15,7 +15,7 @@ from advisor.estimate.knowledge.laws import ModelOn
 from advisor.estimate.plan import Choice
 from advisor.estimate.unlike.groups import OnGroups
 from advisor.estimate.ways import even, stages, uneven, zorse
-from advisor.machines import NamedCluster
+from advisor.machines import Cluster
 from advisor.planners.core import PlanningError
 
 
@@ -43,7 +43,7 @@ WAYS: Final = (
 
 def unlike_choices(
     model: ModelOn,
-    cluster: NamedCluster,
+    cluster: Cluster,
     *,
     global_batch: int,
     coverage: float = 0.9,
@@ -55,7 +55,7 @@ def unlike_choices(
     Parameters
     ----------
     model : ModelOn
-        ``laws.model_on(job, cluster.groups, ...)``.
+        ``laws.model_on(job, cluster, ...)``.
     global_batch : int
         Samples of a step over all devices.
     coverage : float
@@ -78,7 +78,7 @@ def unlike_choices(
     return tried({way.name: partial(way.choose, case) for way in ways})
 
 
-def best_released(model: ModelOn, cluster: NamedCluster, *, global_batch: int) -> Choice | None:
+def best_released(model: ModelOn, cluster: Cluster, *, global_batch: int) -> Choice | None:
     """Return the fastest way that a released framework runs: what ``plan`` answers; None: none."""
     case = OnGroups(model=model, cluster=cluster, global_batch=global_batch, only_released=True)
     # The dearest search comes last: it need not look for what the others beat.

@@ -16,7 +16,7 @@ from advisor.estimate.plan import Choice
 from advisor.estimate.time_columns import TimeColumns, way_code
 from advisor.estimate.unlike.groups import OnGroups
 from advisor.estimate.ways.swapping import LAYER_SWAPPING
-from advisor.machines import NamedCluster
+from advisor.machines import Cluster
 from advisor.planners.core import PlanningError
 from advisor.planners.layouts import SearchSpace
 
@@ -61,7 +61,7 @@ class BesideWay(Protocol):
         """Whether it was asked for by its own flag."""
         ...
 
-    def stands_beside(self, cluster: NamedCluster, asked: LayoutRequest) -> bool:
+    def stands_beside(self, cluster: Cluster, asked: LayoutRequest) -> bool:
         """Whether ``plan`` shows it beside the layouts."""
         ...
 

@@ -51,7 +51,7 @@ def equal_shares(case: OnGroups) -> Choice:
 def _by_shape(case: OnGroups, law: LayoutLaw) -> Choice:
     """Return the choice for a transformer whose layers are timed by their shapes."""
     places = case.model.places
-    first, devices, batch = places[0].case, case.cluster.devices, case.global_batch
+    first, devices, batch = places[0].case, case.devices, case.global_batch
     machines = [law.machines[p.group.label] for p in places]
     one, *others = (on.problem for on in machines)
     problem = replace(one, beside=tuple(others))

@@ -34,8 +34,8 @@ from advisor.estimate.unlike.places import Place, is_extrapolating
 from advisor.estimate.ways.model_parallel import machine_key
 from advisor.estimate.ways.recorded_units import node_of
 from advisor.machines import (
+    Cluster,
     ClusterGroup,
-    NamedCluster,
     assumed_network_log_sd,
     host_fits,
     host_process_bytes,
@@ -294,14 +294,14 @@ NAME: Final = "layer swapping"
 UNRELEASED: Final = "no released framework swaps layers this way (ATOM's code is not published)"
 
 
-def is_compared(cluster: NamedCluster, wanted: bool | None) -> bool:
+def is_compared(cluster: Cluster, wanted: bool | None) -> bool:
     """Whether swapping stands beside the layouts: where asked for, or on consumer cards.
 
     ATOM was made for these: no NVLink, machines joined by Ethernet.
     """
     if wanted is not None:
         return wanted
-    return all(g.part.is_consumer for g in cluster.groups)
+    return all(g.part.is_consumer for g in cluster)
 
 
 def or_swap(problem: PlanningError, swapped: Sequence[Choice]) -> PlanningError:
@@ -334,7 +334,7 @@ def layer_swapping(case: OnGroups, *, average_every: int | None = None) -> Choic
         )
     kinds = [PeersOn(model=case.model, place=place) for place in case.model.places]
     asked = SwapQuestion(
-        peers=case.cluster.devices,
+        peers=case.devices,
         global_batch=case.global_batch,
         average_every=every,
         space=kinds[0].place.case.space,
@@ -352,10 +352,7 @@ def layer_swapping(case: OnGroups, *, average_every: int | None = None) -> Choic
 def _described(case: OnGroups, found: SwapStep) -> Choice:
     plan, u = found.plan, found.model.micro_batch
     rival_s = pipeline_rival_s(
-        found.model,
-        found.on.peer(u),
-        peers=case.cluster.devices,
-        micro_batches=-(-case.global_batch // u),
+        found.model, found.on.peer(u), peers=case.devices, micro_batches=-(-case.global_batch // u)
     )
     gain = rival_s / found.step_s
     return case.choice(
@@ -603,7 +600,7 @@ class LayerSwapping:
         """Whether it was asked for by its own flag."""
         return bool(asked.swap)
 
-    def stands_beside(self, cluster: NamedCluster, asked: LayoutRequest) -> bool:
+    def stands_beside(self, cluster: Cluster, asked: LayoutRequest) -> bool:
         """Whether ``plan`` shows it: where asked for, or on consumer cards."""
         return is_compared(cluster, asked.swap)
 

@@ -62,7 +62,7 @@ def uneven_batches(case: OnGroups) -> Choice:
     groups, model = case.groups, case.model
     found = _best(case)
     samples, steps = found.samples, found.steps
-    even = np.full(len(groups), -(-case.global_batch // case.cluster.devices))
+    even = np.full(len(groups), -(-case.global_batch // case.devices))
     by_device = {g.label: int(b) for g, b in zip(groups, samples, strict=True)}
     return case.choice(
         NAME,
@@ -117,7 +117,7 @@ def _best(case: OnGroups) -> _Split:
 
     As equal machines have it: of a recorded model the lowest stage that fits.
     """
-    space, devices, law = case.space, case.cluster.devices, case.model.law
+    space, devices, law = case.space, case.devices, case.model.law
     least = 1 if space.always_shards and max(space.zero_stages) > 0 else 0
     able = [zero for zero in space.zero_stages if zero >= least][: None if devices > 1 else 1]
     found: list[_Split] = []
@@ -159,7 +159,7 @@ def _least_s(case: OnGroups, kept: Kept) -> float:
 def _replica(
     case: OnGroups, micro_batch: Column, steps: Column, zero: Column, kept: Kept
 ) -> Layouts:
-    return replica(micro_batch, case.cluster.devices, steps=steps, zero_stage=zero, kept=kept)
+    return replica(micro_batch, case.devices, steps=steps, zero_stage=zero, kept=kept)
 
 
 def _missing(case: OnGroups, rows: Layouts, kept: Kept) -> Floats:
@@ -342,7 +342,7 @@ def uneven_state(case: OnGroups) -> Choice:
         compute_bytes=tuple(_compute_bytes(model)),
         all_gather_s=gather,
         reduce_scatter_s=gather,
-        optimizer_s=max(model.times(g).optimizer_s for g in groups) / case.cluster.devices,
+        optimizer_s=max(model.times(g).optimizer_s for g in groups) / case.devices,
     )
     found = plan_cephalo(workers, job, constants=_CONSTANTS)
     whole = _with_stragglers(model, found.step_s)
