@@ -181,7 +181,7 @@ def _worth_s(case: OnGroups) -> float:
     if case.model.work.transformer is not None:
         return float("inf")
     alike = over_slowest_links(case)
-    plain = [plainly(p, -(-case.cluster.devices // p.group.node.devices)) for p in alike]
+    plain = [plainly(p, -(-case.devices // p.group.node.devices)) for p in alike]
     if not any(could_gain(p.case, one).any() for p, one in zip(alike, plain, strict=True)):
         raise PlanningError("stages would save too little waiting for the network")
     return max(float(np.nan_to_num(one.step_s[0], nan=np.inf)) for one in plain) / GAIN

@@ -178,7 +178,7 @@ def _largest(case: OnGroups, zero: Ints, kept: Kept) -> Ints:
     """
     # Another law's model may differ: what was found is its own.
     seen, law = case.model.places[0].case.seen, type(case.model.law)
-    same = ("largest", law, case.global_batch, case.cluster.devices, zero.tobytes(), kept)
+    same = ("largest", law, case.global_batch, case.devices, zero.tobytes(), kept)
     rooms = _rooms(case)
     if unknown := sorted({room for room in rooms if (*same, room) not in seen}):
         found = _halved(case, zero, kept, np.array(unknown))
