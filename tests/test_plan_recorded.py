@@ -134,7 +134,7 @@ def test_uneven_batches_add_up_and_beat_even_ones(make_job: MakeJob) -> None:
     found = planned(job_of(make_job, transformer(), 256), MIXED)
     uneven = next(c for c in found.choices if c.name == "uneven batches")
     split = uneven.details["samples_by_device"]
-    devices = {g.label: g.devices for g in found.cluster}
+    devices = {g.label: g.devices for g in found.cluster.groups}
     assert sum(split[g] * n for g, n in devices.items()) >= 256
     assert split["a2-highgpu-4g"] > split["g2-standard-48"]
     assert uneven.step_time_s.value <= uneven.details["even_step_s"]

@@ -33,7 +33,7 @@ class Errors:
     over the prediction) are None without intervals.
     """
 
-    rows: float
+    rows: int
     mape_fraction: float
     median_ape_fraction: float
     p90_ape_fraction: float
@@ -209,7 +209,7 @@ def metrics(predicted: Floats, truth: Floats, bounds: Floats | None = None) -> M
         coverage = float(np.mean((bounds[:, 0] <= truth) & (truth <= bounds[:, 1])))
         width = float(np.mean((bounds[:, 1] - bounds[:, 0]) / (2.0 * predicted)))
     return Metrics(
-        rows=float(len(truth)),
+        rows=len(truth),
         mape_fraction=float(np.mean(ape)),
         median_ape_fraction=float(np.median(ape)),
         p90_ape_fraction=float(np.quantile(ape, 0.9)),

@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from advisor.catalogue import (
+    GBIT_BYTES,
     Accelerator,
     AssumedNetwork,
     Catalogue,
@@ -21,7 +22,6 @@ from advisor.catalogue import (
     OfferFilter,
     link_between,
 )
-from advisor.catalogue.networks import GBIT_BYTES
 from advisor.collectors import bounded
 from advisor.errors import AdvisorError, CatalogueError, UsageError
 from advisor.planners.core import GIB, Device, Link, Machines, Node

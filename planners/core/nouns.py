@@ -427,7 +427,7 @@ class Layout:
         degrees = (self.dp, self.tp, self.pp, self.cp, self.ep, self.micro_batch,
                    self.accumulation_steps, self.virtual_stages, self.average_every)  # fmt: skip
         parts = [n for n in (self.shard_group, self.partial_layers) if n is not None]
-        if min(*degrees, *parts) >= 1:
+        if min(*degrees, *parts) >= 1 and not math.isnan(sum(degrees) + sum(parts)):
             return  # nearly always, and layouts are made by the thousand
         names = ("dp", "tp", "pp", "cp", "ep", "micro_batch", "accumulation_steps",
                  "virtual_stages", "average_every", "shard_group", "partial_layers")  # fmt: skip

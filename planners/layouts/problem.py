@@ -358,7 +358,7 @@ class Found:
 
 # Entries of a block: its temporaries stay in the processor's cache.
 _BLOCK: Final = 60_000
-_MOST_KEPT: Final = 128  # blocks whose memory is kept: half a megabyte each, or less
+_MOST_KEPT: Final = 24  # blocks whose memory is kept: half a megabyte each, or less
 _FULL: Final = RECOMPUTES.index("full")
 # Micro-batches among which the fewest seconds a sample are looked for: beyond, nothing saturates.
 _LARGE_MICRO_BATCHES: Final = (1, 4, 16, 64, 256, 1024)
