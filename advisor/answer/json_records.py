@@ -206,11 +206,11 @@ def _converter(
     )
 
     def written(kind: Any) -> Any:
-        fields = make_dict_unstructure_fn(kind, found, **_fields(kind))
+        write_fields = make_dict_unstructure_fn(kind, found, **_fields(kind))
         last = {kind.renamed.get(name, name.rpartition(".")[2]): name for name in kind.written}
 
         def write(one: Any) -> Any:
-            record = told(one, kind.said) if kind.said else fields(one) | told(one, last)
+            record = told(one, kind.said) if kind.said else write_fields(one) | told(one, last)
             if kind.digits is None:
                 return record
             return rounded(record, lambda number: float(f"{number:.{kind.digits}g}"))
@@ -224,6 +224,21 @@ def _converter(
         )
         return lambda row, _: make({k: v for k, v in dict(row).items() if k not in known}, kind)
 
+    def in_order(kind: Any) -> Any:
+        # Of a lean record cattrs writes what has no default first.
+        write, names = (
+            make_dict_unstructure_fn(kind, found, _cattrs_omit_if_default=True),
+            [one.name for one in fields(kind)],
+        )
+
+        def ordered(one: Any) -> dict[str, Any]:
+            record = write(one)
+            return {name: record[name] for name in names if name in record}
+
+        return ordered
+
+    if is_lean:
+        found.register_unstructure_hook_factory(is_dataclass, in_order)
     found.register_unstructure_hook_factory(_is_recorded, written)
     found.register_structure_hook_factory(_is_recorded, read)
     for add in _HOOKS:
