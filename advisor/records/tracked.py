@@ -304,7 +304,8 @@ def read_rows(path: Path, columns: Collection[str]) -> list[Row]:
             reader = bounded.csv_tables(lines)
             missing = sorted(set(columns) - set(reader.fieldnames or ()))
             if missing:
-                found = ", ".join(reader.fieldnames or ())[:200] or "an empty file"
+                names = " ".join(", ".join(reader.fieldnames or ()).split())
+                found = names[:200] or "an empty file"
                 raise RunError(
                     f"{path}: no column {missing[0]!r}; found {found}",
                     hint=f"its first line names the columns, at least {','.join(columns)}; "
