@@ -349,7 +349,7 @@ _DECIMALS: Final = 9  # of logarithms
 _OF_FEW_RUNS: Final = 0.4
 # Deviation of ln(step) that a doubling of the devices adds where nothing but runs is known of a
 # job, beside that of scaling: what makes the errors on MLPerf's larger systems likeliest, every
-# benchmark counting the same (``python -m advisor.lab.experiments.doublings``).
+# benchmark counting the same (lab/experiments/doublings.py, which the history keeps).
 _OF_A_DOUBLING: Final = 0.0755
 
 

@@ -66,7 +66,7 @@ class DeviceParameters:
     widened_depthwise_fraction: float
     # split_gain, split_s: how much more than its share of all cores a core does alone, and what a
     # call that is split over cores waits for its threads [s]: fitted to steps with one thread and
-    # two (``python -m advisor.lab.experiments.threads``)
+    # two (lab/experiments/threads.py, which the history keeps)
     split_gain: float
     split_s: float
     # compiled_launch_fraction, compiled_traffic_fraction: what ``torch.compile`` leaves of the
