@@ -19,7 +19,8 @@ from advisor.estimate import case
 from advisor.lab import score as scored
 from advisor.lab.data import BY_NAME
 from advisor.lab.score import figures, gate, stored
-from advisor.lab.score.scores import Group, Validation, score
+from advisor.lab.score.harness import Validation
+from advisor.lab.score.scores import Group, score
 from advisor.rank import changes
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -37,10 +38,10 @@ def _record(mean: float = 0.1, coverage: float | None = 0.88, rows: int = 100) -
         coverage=coverage,
     )  # fmt: skip
     made = Validation(
-        protocol="gpu", description="made up", overall=overall,
+        protocol=scored.load("gpu"), overall=overall,
         groups=[Group(group="V100-32GB", scores=overall)],
         baselines={"simple rule": replace(overall, mape_fraction=0.3, median_ape_fraction=0.01)},
-        figures={"fp16 median APE": 0.06}, form="nested", scores="the product",
+        figures={"fp16 median APE": 0.06}, scores="the product",
     )  # fmt: skip
     return made.to_record()
 

@@ -37,8 +37,8 @@ from advisor.lab.data.campaigns import (
 )
 from advisor.lab.fit.campaigns import CampaignColumns, divisible_batch, fit, folds
 from advisor.lab.score import run
+from advisor.lab.score.harness import Validation
 from advisor.lab.score.runs import predict
-from advisor.lab.score.scores import Validation
 from advisor.lab.score.tables import score_table
 from advisor.planners.goodput import MACHINE_DAY_H, STEPS_ALONE, CampaignLaw
 

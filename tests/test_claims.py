@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
+from typing import Any, Final
 
 import numpy as np
 import pytest
@@ -27,9 +28,17 @@ from advisor.lab.data import MLPERF
 from advisor.lab.fit.memory import read_memory
 from advisor.lab.fit.scaling import fit_without_each, read_clusters, variance_components
 from advisor.lab.score import runs, scaling
-from advisor.lab.score.harness import Answers, Blinded, Protocol, Questions, by, evaluate
+from advisor.lab.score.harness import (
+    Answers,
+    Blinded,
+    Protocol,
+    Questions,
+    Validation,
+    by,
+    evaluate,
+)
 from advisor.lab.score.runs import random_ratio, walked_ratio
-from advisor.lab.score.scores import FORMS, STATISTICS, Group, Scores, Validation, score
+from advisor.lab.score.scores import FORMS, STATISTICS, Group, Scores, score
 from advisor.learned.choose import Runs
 from advisor.planners.links.gradients import ScalingParameters
 
@@ -48,13 +57,16 @@ def mirrored() -> Path:
     return found / "data"
 
 
+UNASKED: Final[dict[str, Any]] = {
+    "name": "p", "description": "d", "rows": lambda _: made(np.ones(1)), "answer": lambda _: None,
+}  # fmt: skip
+
+
 def one(overall: Scores, **more: object) -> Validation:
     return Validation(
-        protocol="p",
-        description="d",
-        overall=overall,
-        form="nested",
+        protocol=Protocol(**UNASKED, form="nested"),
         scores="s",
+        overall=overall,
         **more,  # type: ignore[arg-type]
     )
 
@@ -103,13 +115,7 @@ def test_a_baseline_on_other_rows_is_refused() -> None:
 
 def test_an_unknown_form_is_refused() -> None:
     with pytest.raises(ValueError, match="form must be one of"):
-        Validation(
-            protocol="p",
-            description="d",
-            overall=score([1.0], [1.0]),
-            form="blind",  # type: ignore[arg-type]
-            scores="s",
-        )
+        Protocol(**UNASKED, form="blind")  # type: ignore[arg-type]
 
 
 @given(st.lists(st.tuples(*[st.floats(0.1, 10.0)] * 3, st.booleans()), min_size=1, max_size=12))

@@ -18,7 +18,7 @@ from advisor.lab import data as measurements
 from advisor.lab import score
 from advisor.lab.data import fetch as build
 from advisor.lab.data.dataset import PublishedTable, roots, standing_for, write_frame
-from advisor.lab.score.scores import Validation
+from advisor.lab.score.harness import Validation
 from advisor.records import reads
 
 ROOT = Path(__file__).parents[1]

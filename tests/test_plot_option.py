@@ -24,7 +24,7 @@ from advisor.cli.terminal import PlotCommand, terminal_style, with_terminal
 from advisor.errors import AdvisorError, UsageError
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
-from advisor.lab.score.scores import _record, score
+from advisor.lab.score.scores import score
 from advisor.lab.verbs.validate import scored_charts
 from advisor.rank.ranking import recommend
 from advisor.show import draw
@@ -202,7 +202,7 @@ def test_the_layouts_that_are_drawn_are_the_record_s() -> None:
 def test_the_rows_that_are_drawn_give_the_scores(rows: list[tuple[float, float]]) -> None:
     scores = score(*zip(*rows, strict=True))
     assert scores.pairs is not None
-    assert "pairs" not in _record(scores)
+    assert "pairs" not in scores.record()
     (chart,) = scored_charts("t", *(one.tolist() for one in scores.pairs))
     line, drawn = chart.series
     ratios = [abs(y / x - 1) for x, y in zip(drawn.x, drawn.y, strict=True)]

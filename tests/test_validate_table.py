@@ -65,7 +65,7 @@ def _write(tmp_path: Path, table: pd.DataFrame) -> Path:
 def test_a_device_is_predicted_from_the_published_ones(tmp_path: Path, suite_folder: Path) -> None:
     path = _write(tmp_path, made_up(GPUS[-1:]))
     found = score_table(path, suite_folder)
-    assert found.protocol == "gpu"
+    assert found.protocol.name == "gpu"
     assert [g.group for g in found.groups] == [named(GPUS[-1])]
     assert found.overall.rows == 4
     assert found.overall.median_ape_fraction < 0.1

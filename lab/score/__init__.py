@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from advisor.lab.score.harness import Protocol
-    from advisor.lab.score.scores import Validation
+    from advisor.lab.score.harness import Protocol, Validation
 
 __all__ = ["ON_OUR_RUNS", "PROTOCOLS", "SAMPLED", "SHIPPED", "load", "run"]
 

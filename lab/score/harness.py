@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 from advisor.errors import ModelError, UsageError
 from advisor.lab.score.raw import RawColumns
 from advisor.lab.score.scores import (
+    FORMS,
+    STATISTICS,
     THE_PRODUCT,
     USUAL_SENSES,
     Blind,
@@ -28,7 +30,6 @@ from advisor.lab.score.scores import (
     Group,
     Scores,
     Sense,
-    Validation,
     score,
 )
 from advisor.quantities import REACH_90
@@ -136,6 +137,8 @@ class Protocol:
     description: str
     rows: Callable[[Path], Questions]  # reads the rows of a folder of measurements
     answer: Callable[[Questions], Answers]  # the product's answers
+    # how form and hyper-parameters of what is scored were chosen: with these rows in sight, by
+    # nested groups, or there was nothing to choose
     form: Form = SEEN_FORM
     # what is scored: the product's own answer, or a model that no verb asks
     scores: str | Callable[[Questions], str] = THE_PRODUCT
@@ -156,6 +159,11 @@ class Protocol:
     # scores answers where errors and coverage are not plain means over rows
     scorer: Callable[[Questions, Answers, Bools], Scores] | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse a form that is none."""
+        if self.form not in FORMS:
+            raise ValueError(f"form must be one of {FORMS}, got {self.form!r}")
+
     def sense(self, figure: str) -> Sense | None:
         """Return what is better of a figure, as declared here or of such figures everywhere."""
         declared = (*self.senses.items(), *USUAL_SENSES.items())
@@ -169,6 +177,96 @@ class Protocol:
         return self.scorer(rows, answers, among)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation:
+    """One protocol's result: overall, per left-out group, and the baselines of its row.
+
+    Raises ValueError if a baseline is scored on other rows than we are.
+    """
+
+    protocol: Protocol
+    scores: str  # what the protocol's own ``scores`` says of these rows
+    overall: Scores
+    groups: Sequence[Group] = ()
+    baselines: Mapping[str, Scores] = field(default_factory=dict)
+    # our scores on the rows of a baseline that has no answer for all of them
+    beside: Mapping[str, Scores] = field(default_factory=dict)
+    # what does not fit the common metrics (e.g. top-1 regret).
+    figures: Mapping[str, float] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+    blind: Blind | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse baselines that were scored on other rows than ours."""
+        for name, theirs in self.baselines.items():
+            if theirs.rows != self.ours(name).rows:
+                raise ValueError(
+                    f"{self.protocol.name}: baseline {name!r} has {theirs.rows} rows, "
+                    f"ours {self.ours(name).rows}: put our scores on its rows into beside"
+                )
+
+    def ours(self, baseline: str) -> Scores:
+        return self.beside.get(baseline, self.overall)
+
+    def losses(self) -> list[dict[str, Any]]:
+        """Return every statistic in which a baseline is better than we are, on the same rows.
+
+        Of all rows (``group`` is "ALL"), and of the groups whose baselines are known.
+        """
+        pairs = [("ALL", name, self.ours(name), s) for name, s in self.baselines.items()]
+        pairs += [(g.group, name, g.scores, s) for g in self.groups for name, s in
+                  g.baselines.items()]  # fmt: skip
+        return [
+            {"group": group, "baseline": name, "statistic": statistic, "ours": a, "theirs": b}
+            for group, name, ours, theirs in pairs
+            for statistic in STATISTICS
+            if (a := getattr(ours, statistic)) > (b := getattr(theirs, statistic))
+        ]
+
+    def to_record(self) -> dict[str, Any]:
+        asked = self.protocol
+        record = {
+            "schema_version": 1,
+            "protocol": asked.name,
+            "description": asked.description,
+            "rows": self.overall.rows,
+            "form": asked.form,
+            "scores": self.scores,
+            "seen": list(asked.seen),
+            "overall": self.overall.record(),
+            "groups": [_group_record(g) for g in self.groups],
+            "baselines": {
+                name: {**s.record(), "ours": self.ours(name).record()}
+                for name, s in self.baselines.items()
+            },
+            "losses": self.losses(),
+            "figures": dict(self.figures),
+            "notes": list(self.notes),
+            "puts_in": asked.puts_in,
+        }
+        return record if self.blind is None else record | {"blind": self._blind_record(self.blind)}
+
+    def _blind_record(self, blind: Blind) -> dict[str, Any]:
+        return {
+            "changed": list(blind.changed),
+            "still_seen": list(blind.still_seen),
+            "kept": list(blind.kept),
+            "overall": blind.overall.record(),
+            "groups": [_group_record(g) for g in blind.groups],
+            "difference": {
+                name: round(getattr(blind.overall, name) - getattr(self.overall, name), 6)
+                for name in STATISTICS
+            },
+        }
+
+
+def _group_record(group: Group) -> dict[str, Any]:
+    """Return a group's scores, with its baselines where it has some."""
+    found = {"group": group.group, **group.scores.record()}
+    simple = {name: s.record() for name, s in group.baselines.items()}
+    return found | ({"baselines": simple} if simple else {})
+
+
 def run(protocol: Protocol, data: Path, *, is_blind: bool = False) -> Validation:
     """Ask the product for a protocol's rows, and score what it says.
 
@@ -180,7 +278,7 @@ def run(protocol: Protocol, data: Path, *, is_blind: bool = False) -> Validation
         return found
     if protocol.blind is None:
         same = Blind(
-            overall=found.overall, groups=found.groups, still_seen=found.seen,
+            overall=found.overall, groups=found.groups, still_seen=protocol.seen,
             kept=protocol.fitted_on,
         )  # fmt: skip
         return replace(found, blind=same)
@@ -217,11 +315,8 @@ def evaluate(protocol: Protocol, rows: Questions, answers: Answers) -> Validatio
                 beside[name] = found[1]
     told = protocol.scores
     return Validation(
-        protocol=protocol.name,
-        description=protocol.description,
-        form=protocol.form,
+        protocol=protocol,
         scores=told if isinstance(told, str) else told(rows),
-        seen=protocol.seen,
         overall=protocol.scored(rows, answers),
         groups=[*answers.groups, *_groups(protocol, rows, answers, rules)],
         baselines=baselines,
@@ -231,7 +326,6 @@ def evaluate(protocol: Protocol, rows: Questions, answers: Answers) -> Validatio
             **(protocol.figures(rows, answers) if protocol.figures else {}),
         },
         notes=(*protocol.notes, *rows.notes, *answers.notes),
-        puts_in=protocol.puts_in,
     )
 
 

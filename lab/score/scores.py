@@ -1,4 +1,4 @@
-"""The metrics of every accuracy figure, and the record that ``validate`` prints."""
+"""The metrics of every accuracy figure."""
 
 from __future__ import annotations
 
@@ -26,6 +26,10 @@ class Scores(Errors):
     """
 
     pairs: tuple[Column, Column] | None = field(default=None, repr=False, compare=False)
+
+    def record(self) -> dict[str, Any]:
+        """Return what ``validate --json`` says of the errors."""
+        return {one.name: getattr(self, one.name) for one in fields(Errors)}
 
     def named(self, of: str, *words: str) -> dict[str, float]:
         """Return statistics as figures: ``of``, and each word of ``WORDS`` behind it."""
@@ -72,108 +76,6 @@ class Blind:
     changed: Sequence[str] = ()
     still_seen: Sequence[str] = ()
     kept: Sequence[str] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Validation:
-    """One protocol's result: overall, per left-out group, and the baselines of its row.
-
-    Raises ValueError if a baseline is scored on other rows than we are.
-    """
-
-    protocol: str
-    description: str
-    overall: Scores
-    groups: Sequence[Group] = ()
-    # how the form and hyper-parameters of what is scored were chosen: with these rows in sight, by
-    # nested groups, or there was nothing to choose
-    form: Form
-    # scores, seen, puts_in: as of ``harness.Protocol``
-    scores: str
-    seen: Sequence[str] = ()
-    baselines: Mapping[str, Scores] = field(default_factory=dict)
-    # our scores on the rows of a baseline that has no answer for all of them
-    beside: Mapping[str, Scores] = field(default_factory=dict)
-    # what does not fit the common metrics (e.g. top-1 regret).
-    figures: Mapping[str, float] = field(default_factory=dict)
-    notes: Sequence[str] = ()
-    puts_in: str = ""
-    blind: Blind | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse baselines that were scored on other rows than ours."""
-        if self.form not in FORMS:
-            raise ValueError(f"form must be one of {FORMS}, got {self.form!r}")
-        for name, theirs in self.baselines.items():
-            if theirs.rows != self.ours(name).rows:
-                raise ValueError(
-                    f"{self.protocol}: baseline {name!r} has {theirs.rows} rows, "
-                    f"ours {self.ours(name).rows}: put our scores on its rows into beside"
-                )
-
-    def ours(self, baseline: str) -> Scores:
-        return self.beside.get(baseline, self.overall)
-
-    def losses(self) -> list[dict[str, Any]]:
-        """Return every statistic in which a baseline is better than we are, on the same rows.
-
-        Of all rows (``group`` is "ALL"), and of the groups whose baselines are known.
-        """
-        pairs = [("ALL", name, self.ours(name), s) for name, s in self.baselines.items()]
-        pairs += [(g.group, name, g.scores, s) for g in self.groups for name, s in
-                  g.baselines.items()]  # fmt: skip
-        return [
-            {"group": group, "baseline": name, "statistic": statistic, "ours": a, "theirs": b}
-            for group, name, ours, theirs in pairs
-            for statistic in STATISTICS
-            if (a := getattr(ours, statistic)) > (b := getattr(theirs, statistic))
-        ]
-
-    def to_record(self) -> dict[str, Any]:
-        record = {
-            "schema_version": 1,
-            "protocol": self.protocol,
-            "description": self.description,
-            "rows": self.overall.rows,
-            "form": self.form,
-            "scores": self.scores,
-            "seen": list(self.seen),
-            "overall": _record(self.overall),
-            "groups": [_group_record(g) for g in self.groups],
-            "baselines": {
-                name: {**_record(s), "ours": _record(self.ours(name))}
-                for name, s in self.baselines.items()
-            },
-            "losses": self.losses(),
-            "figures": dict(self.figures),
-            "notes": list(self.notes),
-            "puts_in": self.puts_in,
-        }
-        return record if self.blind is None else record | {"blind": self._blind_record(self.blind)}
-
-    def _blind_record(self, blind: Blind) -> dict[str, Any]:
-        return {
-            "changed": list(blind.changed),
-            "still_seen": list(blind.still_seen),
-            "kept": list(blind.kept),
-            "overall": _record(blind.overall),
-            "groups": [_group_record(g) for g in blind.groups],
-            "difference": {
-                name: round(getattr(blind.overall, name) - getattr(self.overall, name), 6)
-                for name in STATISTICS
-            },
-        }
-
-
-def _group_record(group: Group) -> dict[str, Any]:
-    """Return a group's scores, with its baselines where it has some."""
-    found = {"group": group.group, **_record(group.scores)}
-    simple = {name: _record(s) for name, s in group.baselines.items()}
-    return found | ({"baselines": simple} if simple else {})
-
-
-def _record(scores: Scores) -> dict[str, Any]:
-    return {one.name: getattr(scores, one.name) for one in fields(Errors)}
 
 
 def score(

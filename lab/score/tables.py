@@ -34,9 +34,8 @@ from advisor.lab.data.dataset import PublishedTable, read_frame, standing_for
 from advisor.lab.score import load
 from advisor.lab.score.described import read_layers
 from advisor.lab.score.devices import lambda_cells, mlperf_cells, one_device_cells, table_of_cells
-from advisor.lab.score.harness import Protocol, Questions, evaluate
+from advisor.lab.score.harness import Protocol, Questions, Validation, evaluate
 from advisor.lab.score.runs import read_published
-from advisor.lab.score.scores import Validation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,8 @@ from advisor.cli.terminal import check_drawable, show_plot, waiting
 from advisor.errors import UsageError
 from advisor.lab import score
 from advisor.lab.score import stored
-from advisor.lab.score.scores import Scores, Validation
+from advisor.lab.score.harness import Validation
+from advisor.lab.score.scores import Scores
 from advisor.records import reads
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def _is_path(name: str) -> bool:
 def _print(result: Validation, plot: str | None, as_json: bool) -> None:
     typer.echo(json.dumps(result.to_record(), indent=2) if as_json else _text(result))
     if plot is not None:
-        charts = scored_charts(f"Predicted against measured: {result.protocol}",
+        charts = scored_charts(f"Predicted against measured: {result.protocol.name}",
                                *(result.overall.pairs or ((), ())))  # fmt: skip
         check_drawable(
             charts, plot, hint="of this protocol only its scores are known, not its rows"
@@ -136,18 +137,18 @@ def scored_charts(
 
 
 def _text(result: Validation) -> str:
-    lines = [f"{result.protocol}: {result.description}"]
+    lines = [f"{result.protocol.name}: {result.protocol.description}"]
     lines += _wrapped("scores", result.scores)
-    lines += _wrapped("form", result.form)
+    lines += _wrapped("form", result.protocol.form)
     lines.append(_HEADER)
     lines += [_line(group.group, group.scores) for group in result.groups]
     lines.append(_line("ALL", result.overall))
     lines += _baseline_lines(result)
     lines += [f"{name}: {value:.4g}" for name, value in result.figures.items()]
     lines += _blind_lines(result) if result.blind else []
-    if result.puts_in:
-        lines += _wrapped("put in, which no flag says", result.puts_in)
-    for what in result.seen:
+    if result.protocol.puts_in:
+        lines += _wrapped("put in, which no flag says", result.protocol.puts_in)
+    for what in result.protocol.seen:
         lines += _wrapped("seen", what)
     for note in result.notes:
         lines += _wrapped("note", note)
@@ -194,7 +195,7 @@ def _blind_lines(result: Validation) -> list[str]:
         lines.append("blind: nothing fitted on the scored group, as shipped")
     for word, texts in (
         ("blind", blind.changed),
-        ("blind, but seen", blind.still_seen if blind.still_seen != result.seen else ()),
+        ("blind, but seen", blind.still_seen if blind.still_seen != result.protocol.seen else ()),
         ("not fitted again", blind.kept),
     ):  # fmt: skip
         for text in texts:
