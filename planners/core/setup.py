@@ -408,19 +408,15 @@ class TrainingSetup:
         rest = (parameters - matrices) * self.weight_bytes(precision)
         return trained + matrices * self.frozen_bytes(precision) + rest
 
-    def mean_bytes(self, model: Transformer, precision: Precision) -> ParameterBytes:
-        """Return weight, gradient and optimizer bytes, each a mean over the model's parameters.
+    def mean_weight_bytes(self, model: Transformer, precision: Precision) -> float:
+        """Return what the weights that compute take, a mean over the model's parameters.
 
-        Weights are the copy that computes; master copies count as the optimizer's.
+        Master copies count as the optimizer's.
         """
         share, master = self.trainable_fraction(model), self.master_bytes(precision)
         stored = self.parameter_bytes(model, precision) / transformer_parameters(model)
         cast = self.weight_bytes(precision) if master else 0.0  # beside the master
-        return ParameterBytes(
-            weight=stored - share * master + share * cast,
-            gradient=share * self.gradient_bytes(precision),
-            optimizer=share * self.optimizer_bytes(precision),
-        )
+        return stored - share * master + share * cast
 
     def adapter_parameters(self, model: Transformer) -> int:
         """Return the parameters of the adapters: r (inner + columns) for every matrix.
@@ -457,15 +453,6 @@ class TrainingSetup:
         heads = 0 if model.has_tied_embeddings or not model.has_head else 1
         layers = whole - table - heads * model.vocabulary * model.hidden
         return model.layers * min(max(self.frozen_fraction * whole - table, 0.0) / layers, 1.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParameterBytes:
-    """Bytes of a parameter: the weight that computes, its gradient, optimizer and master copy."""
-
-    weight: float
-    gradient: float
-    optimizer: float
 
 
 DEFAULT_SETUP: Final = TrainingSetup()

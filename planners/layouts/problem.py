@@ -44,8 +44,9 @@ from advisor.planners.memory import (
     StageAsked,
     host_bytes,
     memory_bytes,
+    model_state,
     needed_bytes,
-    parameter_bytes,
+    parameter_state,
 )
 from advisor.planners.step import block_times
 
@@ -605,8 +606,8 @@ class LayoutProblem(LayoutConditions):
         context = min(self.memory.alone_context_bytes, self.memory.context_bytes)
         room = devices * (self.capacity_bytes - context)
         computing_s = device_s * global_batch / devices
-        touched = float(software.gradient_bytes) + float(software.optimizer_state_bytes)
-        update_s = touched * self.trained_share * parameters / nodes
+        touched = model_state(0, software.gradient_bytes, software.optimizer_state_bytes)
+        update_s = touched.device_bytes * self.trained_share * parameters / nodes
         with_hosts_s = computing_s + update_s / self.parameters.host_update_bytes_per_s
         most = room + nodes * float(machines.host_memory_bytes)
         least_s = np.where(state_bytes <= room, computing_s, with_hosts_s)
@@ -614,8 +615,8 @@ class LayoutProblem(LayoutConditions):
 
     def least_state_bytes(self) -> float:
         """Return what the state takes of all devices together, one copy of it [bytes]."""
-        each = parameter_bytes(_ONE_DEVICE, self.software, self.shapes, np.ones(()))
-        return float(device_parameters(self.shapes, _ONE_DEVICE) * each)
+        each = parameter_state(_ONE_DEVICE, self.software, self.shapes, np.ones(()))
+        return float(device_parameters(self.shapes, _ONE_DEVICE) * each.device_bytes)
 
     def least_device_s_per_sample(self) -> float:
         """Return device-seconds that a sample takes at least, in any layout [s].

@@ -51,6 +51,7 @@ from advisor.planners.memory import (
     MemoryParameters,
     UnitTable,
     base_bytes,
+    model_state,
     offloaded_bytes,
     unit_state_bytes,
 )
@@ -215,10 +216,11 @@ class UnitSplit:
         if "activations" in offload:
             passing = passing + u * float(known.table.kept_bytes(layout.tp, "kept").sum())
         # Gradients down, parameters up; the CPUs touch gradients, parameters and state.
+        touched = model_state(weights, weights, known.work.optimizer_state_bytes * share)
         return moved_s(
             known.parameters, node.host.bytes_per_s, node.devices, compute_s,
             updated_bytes=updates * 2 * weights,
-            touched_bytes=updates * (known.work.optimizer_state_bytes * share + 2 * weights),
+            touched_bytes=updates * touched.device_bytes,
             passing_bytes=a * 2 * passing,
         )  # fmt: skip
 

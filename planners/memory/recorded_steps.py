@@ -29,7 +29,7 @@ from advisor.planners.core import (
 from advisor.planners.memory.transformers import (
     MemoryConstants,
     device_bytes,
-    state_bytes,
+    model_state,
     token_activation_bytes,
 )
 from advisor.planners.step import Unit
@@ -251,13 +251,11 @@ def _work_state_bytes(
 ) -> Array:
     """States, buckets, gathered layers and low-precision copies of ``work`` on one device."""
     casts = _cast_bytes(work)
-    kept = state_bytes(
-        0.0 if "parameters" in offload else work.parameter_bytes,
-        work.gradient_bytes,
-        0.0 if "optimizer" in offload else work.optimizer_state_bytes,
-        dp=d,
-        zero_stage=stage,
-    )
+    kept = model_state(
+        work.parameter_bytes, work.gradient_bytes, work.optimizer_state_bytes, dp=d,
+        zero_stage=stage, moves_weights="parameters" in offload,
+        moves_optimizer="optimizer" in offload,
+    )  # fmt: skip
     layers = work.transformer.layers if work.transformer else len(work.layers)
     at_once = min(1.0, parameters.gathered_layers / max(1, layers))
     # What is gathered is what computes: the low-precision copy where there is one.
@@ -265,7 +263,7 @@ def _work_state_bytes(
     gathered = np.where(fetches, at_once * (casts or work.parameter_bytes), casts)
     bucket = parameters.bucket_fraction * work.gradient_bytes
     buckets = np.where((stage < 2) & (d > 1), bucket, 0.0)
-    return np.asarray(kept + gathered + buckets)
+    return np.asarray(kept.device_bytes + gathered + buckets)
 
 
 def _cast_bytes(work: Work) -> float:
@@ -426,13 +424,10 @@ def offloaded_bytes(
 ) -> float:
     """Return the host memory that one device's offloading takes, all units on it [bytes]."""
     share = float(table.held_parameters(tp).sum()) / max(work.parameters, 1)
-    states = state_bytes(
-        work.parameter_bytes * share if "parameters" in offload else 0.0,
-        0.0,
-        (work.optimizer_state_bytes + work.parameter_bytes) * share
-        if "optimizer" in offload
-        else 0.0,
-        dp=dp,
-        zero_stage=zero_stage,
-    )
-    return float(states) + (kept_bytes if "activations" in offload else 0.0)
+    # Gradients that the host updates with are as wide as the weights are stored.
+    states = model_state(
+        work.parameter_bytes, work.parameter_bytes, work.optimizer_state_bytes, dp=dp,
+        zero_stage=zero_stage, moves_weights="parameters" in offload,
+        moves_optimizer="optimizer" in offload,
+    )  # fmt: skip
+    return share * float(states.host_bytes) + (kept_bytes if "activations" in offload else 0.0)

@@ -37,6 +37,7 @@ from advisor.planners.core import (
     Work,
 )
 from advisor.planners.layouts import logarithms
+from advisor.planners.memory import model_state
 from advisor.planners.step import KERNELS, StepColumns, adapter_work, runs_as
 
 SCHEMA_VERSION: Final = 2
@@ -316,9 +317,12 @@ def software_of(work: Work) -> Software:
     # The formula counts elements of two bytes.
     element = max(min(PRECISION_BYTES[precision], 4), 2)
     assert work.transformer is not None
-    mean = setup.mean_bytes(work.transformer, precision)
-    # Adapters' gradients and state are small, and shared out like the weights they stand beside.
-    weight = mean.weight + (mean.gradient + mean.optimizer if setup.has_adapters else 0.0)
+    weight = setup.mean_weight_bytes(work.transformer, precision)
+    if setup.has_adapters:
+        # Their gradients and state are small, and shared out like the weights they stand beside.
+        share = setup.trainable_fraction(work.transformer)
+        own = (share * setup.gradient_bytes(precision), share * setup.optimizer_bytes(precision))
+        weight = float(model_state(weight, *own).device_bytes)
     adapters, kernel = adapter_work(setup, work.transformer), KERNELS[setup.base_bits]
     software = Software(
         adapter_flop=adapters.flop,
