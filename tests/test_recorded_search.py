@@ -19,8 +19,7 @@ from advisor.planners.core.layout_case import UnitTimes
 from advisor.planners.core.nouns import Link, Node, Recompute, Work
 from advisor.planners.layouts.pipeline import replay_s
 from advisor.planners.layouts.problem import SearchSpace
-from advisor.planners.layouts.unit_search import search_units
-from advisor.planners.layouts.unit_stages import UnitProblem
+from advisor.planners.layouts.unit_search import UnitProblem, search_units
 from advisor.planners.links.gradients import data_parallel_step
 from advisor.planners.memory.recorded_steps import (
     UnitTable,

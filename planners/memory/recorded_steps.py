@@ -413,16 +413,9 @@ def base_bytes(work: Work, micro_batch: Floats, memory: MemoryParameters) -> Flo
 
 
 def offloaded_bytes(
-    work: Work,
-    table: UnitTable,
-    *,
-    tp: int,
-    dp: int,
-    zero_stage: int,
-    kept_bytes: float,
-    offload: AbstractSet[str],
+    work: Work, table: UnitTable, *, tp: int, dp: int, zero_stage: int, offload: AbstractSet[str]
 ) -> float:
-    """Return the host memory that one device's offloading takes, all units on it [bytes]."""
+    """Return the host memory that one device's state takes, all units on it [bytes]."""
     share = float(table.held_parameters(tp).sum()) / max(work.parameters, 1)
     # Gradients that the host updates with are as wide as the weights are stored.
     states = model_state(
@@ -430,4 +423,4 @@ def offloaded_bytes(
         zero_stage=zero_stage, moves_weights="parameters" in offload,
         moves_optimizer="optimizer" in offload,
     )  # fmt: skip
-    return share * float(states.host_bytes) + (kept_bytes if "activations" in offload else 0.0)
+    return share * float(states.host_bytes)

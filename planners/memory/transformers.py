@@ -326,8 +326,8 @@ def _kept_by_deepspeed(
     zero, moves = np.asarray(layouts.zero_stage), _moves_gradients(layouts, software, ranks)
     cast = model_state(0, 0, software.gradient_shard_bytes * held, dp=ranks, zero_stage=zero)
     bucket = 4.0 * np.minimum(held, software.reduce_bucket_elements)
-    cast = np.where((zero < 2) & ~moves, cast.device_bytes, 0.0)
-    return np.asarray(cast + np.where((zero == 1) | moves, bucket, 0.0))
+    kept = np.where((zero < 2) & ~moves, cast.device_bytes, 0.0)
+    return np.asarray(kept + np.where((zero == 1) | moves, bucket, 0.0))
 
 
 def _moves_gradients(layouts: Layouts, software: Software, ranks: Floats) -> NDArray[np.bool_]:
