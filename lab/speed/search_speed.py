@@ -17,8 +17,7 @@ from advisor.planners.core.arrays import LayerLatency, Machines
 from advisor.planners.core.errors import GIB
 from advisor.planners.core.setup import Transformer
 from advisor.planners.layouts.mixed import MachineGroup, search_mixed
-from advisor.planners.layouts.problem import LayoutProblem
-from advisor.planners.layouts.search import search
+from advisor.planners.layouts.problem import LayoutProblem, SearchSpace
 from advisor.planners.systems.cephalo import UnevenJob, Worker, plan_cephalo
 
 A100 = Machines(
@@ -47,9 +46,14 @@ def timed(name: str, work: Callable[[], str]) -> None:
     print(f"{name}: {min(tries):.2f} CPU-s, {peak / 2**20:.0f} MiB at most; {said}")
 
 
+def considered(nodes: int, batch: int) -> int:
+    """Return how many layouts of GPT-3 a search looks at."""
+    problem = LayoutProblem(transformer=GPT3, machines=A100)
+    return problem.search(nodes * int(A100.devices_per_node), batch, SearchSpace()).considered
+
+
 def gpt3() -> str:
-    found = search(GPT3, A100, 128, 1536)
-    return f"{found.considered:,} layouts"
+    return f"{considered(128, 1536):,} layouts"
 
 
 def rate() -> None:
@@ -57,7 +61,7 @@ def rate() -> None:
     layouts = 0
     started = time.process_time()
     for nodes, batch in ((128, 1536), (64, 1024), (16, 512), (128, 2048)):
-        layouts += search(GPT3, A100, nodes, batch).considered
+        layouts += considered(nodes, batch)
     seconds = time.process_time() - started
     print(f"{layouts / seconds:,.0f} layouts per CPU-second ({layouts:,} in {seconds:.2f} s)")
 

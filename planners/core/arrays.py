@@ -91,16 +91,6 @@ class LayerLatency:
             self._curve(m, self.backward_s, self.backward_line),
         )
 
-    def scaled(self, factor: float) -> LayerLatency:
-        """Return the latency of a device that is ``factor`` times slower throughout."""
-        return LayerLatency(
-            micro_batches=self.micro_batches,
-            forward_s=tuple(factor * t for t in self.forward_s),
-            backward_s=tuple(factor * t for t in self.backward_s),
-            forward_line=(factor * self.forward_line[0], factor * self.forward_line[1]),
-            backward_line=(factor * self.backward_line[0], factor * self.backward_line[1]),
-        )
-
     def _curve(self, m: Floats, points: tuple[float, ...], line: Line) -> Floats:
         # A line fitted at large m may have a negative intercept: never below a pure proportion
         # of its slope's thousandth, so that no extrapolation turns a time negative.

@@ -19,35 +19,7 @@ from numpy.typing import NDArray
 
 from advisor.planners.core.arrays import concatenate, select
 from advisor.planners.core.errors import check_counts, check_not_negative, check_positive
-from advisor.planners.core.setup import (
-    DEFAULT_SETUP,
-    PRECISION_BYTES,
-    Precision,
-    TrainingSetup,
-    Transformer,
-)
-
-__all__ = [
-    "DEFAULT_SETUP",
-    "PRECISION_BYTES",
-    "Device",
-    "Layer",
-    "Layout",
-    "Link",
-    "Moment",
-    "Node",
-    "Operator",
-    "OperatorKind",
-    "Operators",
-    "Phase",
-    "Precision",
-    "Recompute",
-    "Schedule",
-    "TrainingSetup",
-    "Transformer",
-    "Work",
-]
-
+from advisor.planners.core.setup import DEFAULT_SETUP, Precision, TrainingSetup, Transformer
 
 # Moments of a recorded step: what lived beside weights and optimizer state.
 #

@@ -17,7 +17,6 @@ from .own_runs import from_logarithms as from_logarithms
 from .own_runs import logarithms as logarithms
 from .own_runs import sensitivity as sensitivity
 from .pipeline import bubble_fraction as bubble_fraction
-from .pipeline import even_s as even_s
 from .pipeline import partition as partition
 from .pipeline import replay_s as replay_s
 from .pipeline import timeline as timeline

@@ -43,7 +43,7 @@ from advisor.planners.core import (
     impossible,
 )
 from advisor.planners.layouts.frameworks import RECORDED, is_runnable, layout_columns
-from advisor.planners.layouts.pipeline import Partition, in_flight, partition
+from advisor.planners.layouts.pipeline import Partition, partition
 from advisor.planners.layouts.problem import (
     Found,
     PlannedLayout,
@@ -285,7 +285,7 @@ class UnitProblem:
     def cut(self, layout: Layout, seen: Found) -> Partition | None:
         """Return the best cut of the units into a layout's stages, None where none fits."""
         u = np.array(float(layout.micro_batch))
-        flights = in_flight(layout.pp, layout.accumulation_steps, schedule="1f1b")
+        flights = np.minimum(np.arange(float(layout.pp), 0, -1), layout.accumulation_steps)
         return _cut_under(
             np.asarray(sum(self.pass_s(layout, u))),
             2 * self.send_s(layout, u * self.table.output_bytes),

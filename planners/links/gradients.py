@@ -85,7 +85,6 @@ class DataParallelColumns:
     communication_s: Array
     exposed_s: Array
     straggler_s: Array
-    efficiency: Array  # throughput over K times that of one worker, in (0, 1]
     # standard deviation of log step time that scaling adds to that of the compute [-]
     log_sd: Array
 
@@ -158,14 +157,12 @@ def data_parallel_step(
     before = before + handed
     straggler = compute * (straggling(workers, parameters) - 1.0)
     step = compute + exposed + straggler
-    alone = steps * np.asarray(micro_batch_s, float) + np.asarray(optimizer_s, float)
     return DataParallelColumns(
         step_s=step,
         compute_s=np.broadcast_to(compute, step.shape),
         communication_s=np.broadcast_to(before + during + after, step.shape),
         exposed_s=np.broadcast_to(exposed, step.shape),
         straggler_s=np.broadcast_to(straggler, step.shape),
-        efficiency=np.minimum(1.0, alone / step),
         log_sd=_log_sd(workers, (before + during + after) / step, parameters),
     )
 

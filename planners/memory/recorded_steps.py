@@ -59,32 +59,6 @@ SMALL_SEGMENT_BYTES = 2 * MIB
 LARGE_SEGMENT_BYTES = 20 * MIB
 
 
-def beside_bytes(
-    work: Work,
-    micro_batch: ArrayLike,
-    *,
-    gradient_share: ArrayLike = 1.0,
-    update_share: ArrayLike = 1.0,
-    accumulates: ArrayLike = True,
-    is_cpu: ArrayLike = False,
-) -> Array:
-    """Return the most that a step holds beside weights and optimizer state [bytes].
-
-    ``gradient_share``, ``update_share``: parts of the gradients, and of the parameters that are
-    updated, on one device; ``accumulates``: gradients are there at every moment.
-    """
-    b, share = np.asarray(micro_batch, float), np.asarray(gradient_share, float)
-    always = np.asarray(accumulates, bool)
-    updated = np.where(is_cpu, 0.0, np.asarray(update_share, float))
-    peak = np.zeros(())
-    for moment in work.moments:
-        gradients = np.where(always, work.gradient_bytes, moment.gradient_bytes)
-        temporary = moment.temporary_bytes * (updated if moment.is_update else 1.0)
-        growing = moment.growing_bytes_per_sample * b
-        peak = np.maximum(peak, share * gradients + temporary + growing)
-    return np.asarray(peak)
-
-
 def excess_bytes(
     work: Work,
     micro_batch: ArrayLike,
@@ -94,19 +68,26 @@ def excess_bytes(
     accumulates: ArrayLike = True,
     is_cpu: ArrayLike = False,
 ) -> Array:
-    """Return what ``beside_bytes`` is more than gradients and saved activations together [bytes].
+    """Return what a step holds at most beside weights and state, gradients and saved activations.
 
     Never less than 0 where gradients are there at every moment, and then the same on every share
     of them; 0 where no moment was recorded.
+
+    ``gradient_share``, ``update_share``: parts of the gradients, and of the parameters that are
+    updated, on one device; ``accumulates``: gradients are there at every moment [bytes].
     """
     b, share = np.asarray(micro_batch, float), np.asarray(gradient_share, float)
     if not work.moments:
         return np.zeros(np.broadcast_shapes(b.shape, share.shape))
-    beside = beside_bytes(
-        work, b, gradient_share=share, update_share=update_share, accumulates=accumulates,
-        is_cpu=is_cpu,
-    )  # fmt: skip
-    return np.asarray(beside - share * work.gradient_bytes - work.saved_bytes_per_sample * b)
+    always = np.asarray(accumulates, bool)
+    updated = np.where(is_cpu, 0.0, np.asarray(update_share, float))
+    peak = np.zeros(())
+    for moment in work.moments:
+        gradients = np.where(always, work.gradient_bytes, moment.gradient_bytes)
+        temporary = moment.temporary_bytes * (updated if moment.is_update else 1.0)
+        growing = moment.growing_bytes_per_sample * b
+        peak = np.maximum(peak, share * gradients + temporary + growing)
+    return np.asarray(peak - share * work.gradient_bytes - work.saved_bytes_per_sample * b)
 
 
 def rounding_bytes(work: Work) -> float:

@@ -362,7 +362,7 @@ def unit_times(
     if len(parts) == 1:
         f_roof = b_roof = np.ones((batches.size, 1))
     else:
-        f_roof, b_roof = (x[0] for x in _rooflines(work, parts, [device], batches, parameters, 1))
+        f_roof, b_roof = _rooflines(work, parts, device, batches, parameters, 1)
     f_weight, b_weight = f_roof, b_roof
     if host is not None and gain and len(parts) > 1:
         f_seen, b_seen = _seen(work, parts, host, parameters)
@@ -370,7 +370,7 @@ def unit_times(
     f = forward[:, None] * f_weight / f_weight.sum(axis=1, keepdims=True)
     b = backward[:, None] * b_weight / b_weight.sum(axis=1, keepdims=True)
     if tp > 1 and len(parts) > 1:
-        f_part, b_part = (x[0] for x in _rooflines(work, parts, [device], batches, parameters, tp))
+        f_part, b_part = _rooflines(work, parts, device, batches, parameters, tp)
         f, b = f * np.minimum(f_part / f_roof, 1.0), b * np.minimum(b_part / b_roof, 1.0)
     return UnitTimes(
         micro_batches=batches,
@@ -382,14 +382,10 @@ def unit_times(
 
 
 def _rooflines(
-    work: Work,
-    parts: Sequence[Unit],
-    targets: Sequence[Device],
-    batches: Floats,
-    parameters: DeviceParameters,
-    tp: int,
-) -> tuple[Floats, Floats]:
-    """Return forward and backward by the roofline, (n_devices, n_batches, n_units) [s]."""
+    work: Work, parts: Sequence[Unit], device: Device, batches: Floats,
+    parameters: DeviceParameters, tp: int,
+) -> tuple[Floats, Floats]:  # fmt: skip
+    """Return forward and backward by the roofline, (n_batches, n_units) [s]."""
     found = []
     given = 0.0
     # A transformer's blocks are alike: each kind is timed once.
@@ -402,13 +398,12 @@ def _rooflines(
             given = layer.output_bytes_per_sample
         key = tuple((o.kind, o.phase, o.flop, o.bytes, o.fixed_bytes) for o in operators)
         if key not in timed:
-            columns = step_time(
-                replace(work, operators=Operators.of(operators)), targets, batches, parameters
-            )
-            timed[key] = columns.micro_batch_s - columns.backward_s, columns.backward_s
+            alone = replace(work, operators=Operators.of(operators))
+            columns = step_time(alone, [device], batches, parameters)
+            backward = columns.backward_s[0]
+            timed[key] = columns.micro_batch_s[0] - backward, backward
         found.append(timed[key])
-    forward = np.stack([f for f, _ in found], axis=2)
-    backward = np.stack([b for _, b in found], axis=2)
+    forward, backward = (np.stack(passes, axis=1) for passes in zip(*found, strict=True))
     return np.maximum(forward, _LEAST_S), np.maximum(backward, _LEAST_S)
 
 
@@ -445,11 +440,11 @@ def _seen(
     at = np.array([float(work.micro_batch)])
     found = []
     for roof, times in zip(
-        _rooflines(work, parts, [host], at, parameters, 1),
+        _rooflines(work, parts, host, at, parameters, 1),
         ([_sum(p, "forward_s") for p in parts], [_sum(p, "backward_s") for p in parts]),
         strict=True,
     ):
-        ratio = np.array([t / r if t else np.nan for t, r in zip(times, roof[0, 0], strict=True)])
+        ratio = np.array([t / r if t else np.nan for t, r in zip(times, roof[0], strict=True)])
         if np.isnan(ratio).all():
             found.append(np.ones(len(parts)))
             continue
