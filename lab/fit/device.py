@@ -55,7 +55,8 @@ from advisor.planners.step.calibrate import (
     of_hosts,
     shapes,
 )
-from advisor.planners.step.describe import convolutional_work, parse_network, transformer_work
+from advisor.planners.step.describe import transformer_work
+from advisor.planners.step.describe_convolutions import convolutional_work, parse_network
 from advisor.planners.step.device import step_time
 from advisor.planners.step.device_rates import DeviceParameters, unmeasured
 from advisor.quantities import REACH_90
