@@ -1,8 +1,5 @@
 """Training setup of a job: kernels, optimizer, stored weights, adapters, frozen layers.
 
-Further parts: a transformer in a few numbers, and how many parameters it has; training stacks by
-name: what each does where its user changes nothing.
-
 Bytes of a parameter that is trained, by what is stored and computed in:
 
 | weights | precision   | weight | gradient | AdamW          | together             |
@@ -15,6 +12,21 @@ Sources: S. Rajbhandari et al., ZeRO, SC'20, section 3.1 (2 + 2 + 12); D. Naraya
 (fp32 gradients); T. Dettmers et al., "8-bit Optimizers via Block-wise Quantization", ICLR 2022;
 E. Hu et al., LoRA, 2021; T. Dettmers et al., QLoRA, NeurIPS 2023; N. Shazeer and M. Stern,
 Adafactor, ICML 2018.
+
+Training stacks by name: what each does where its user changes nothing.
+
+| stack                | is                                                                 |
+|----------------------|--------------------------------------------------------------------|
+| ``nemo``             | NeMo, Megatron-Bridge: Megatron Core with NVIDIA's recipes         |
+| ``megatron-core``    | Megatron-LM since 2023 (Megatron Core, Transformer Engine)         |
+| ``megatron-lm``      | Megatron-LM of 2020 to 2022: unfused attention, nothing overlapped |
+| ``megatron-deepspeed`` | the same in DeepSpeed's 3D parallelism                           |
+| ``deepspeed``        | DeepSpeed's ZeRO around a Hugging Face model                       |
+| ``torchtitan``       | FSDP2, ``torch.compile``, selective recomputation                  |
+| ``llm-foundry``      | MosaicML's Composer with FSDP                                      |
+| ``trainer``          | Hugging Face's Trainer (SFTTrainer): DDP, or FSDP over several     |
+| ``fsdp``             | a loop of one's own around FSDP, eager                             |
+| ``ddp``, ``ddp-compiled`` | a loop of one's own around DistributedDataParallel            |
 """
 
 from __future__ import annotations
@@ -24,9 +36,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from advisor.planners.core.errors import check_counts, check_not_negative, refused
-
-# A transformer in a few numbers, and how many parameters it has.
-
 
 _QKVO: Final = ("query", "key", "value", "projection")
 
@@ -456,21 +465,6 @@ class TrainingSetup:
 
 
 DEFAULT_SETUP: Final = TrainingSetup()
-
-# Training stacks by name: what each does where its user changes nothing.
-#
-# | stack                | is                                                                 |
-# |----------------------|--------------------------------------------------------------------|
-# | ``nemo``             | NeMo, Megatron-Bridge: Megatron Core with NVIDIA's recipes         |
-# | ``megatron-core``    | Megatron-LM since 2023 (Megatron Core, Transformer Engine)         |
-# | ``megatron-lm``      | Megatron-LM of 2020 to 2022: unfused attention, nothing overlapped |
-# | ``megatron-deepspeed`` | the same in DeepSpeed's 3D parallelism                           |
-# | ``deepspeed``        | DeepSpeed's ZeRO around a Hugging Face model                       |
-# | ``torchtitan``       | FSDP2, ``torch.compile``, selective recomputation                  |
-# | ``llm-foundry``      | MosaicML's Composer with FSDP                                      |
-# | ``trainer``          | Hugging Face's Trainer (SFTTrainer): DDP, or FSDP over several     |
-# | ``fsdp``             | a loop of one's own around FSDP, eager                             |
-# | ``ddp``, ``ddp-compiled`` | a loop of one's own around DistributedDataParallel            |
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,21 @@
-"""Rules of Megatron-LM's ``pretrain_gpt.py`` about layouts (megatron-core 0.16.1).
+"""Rules of released frameworks about layouts, each with the place where the framework says so.
 
-Read: the package's configuration classes, which check themselves when they are made, and
-``validate_args`` of the repository's ``megatron/training/arguments.py``.
+A rule is a fact about a combination that the framework refuses, or for which it has no switch.
+Rules read columns, so that a search applies the same table to a block of layouts as a command
+does to one. A layout can run if one framework accepts all of it; a search that leaves the others
+out proposes nothing that cannot be started.
+
+| framework   | what starts it                                                              |
+|-------------|-----------------------------------------------------------------------------|
+| `trainer`   | Hugging Face Trainer on PyTorch's DDP and FSDP2 (transformers, accelerate)  |
+| `deepspeed` | Hugging Face Trainer, or `deepspeed.initialize`, with a DeepSpeed config    |
+| `megatron`  | Megatron-LM's `pretrain_gpt.py`                                             |
+| `torchtitan` | torchtitan's `train.py`, where its user names it                           |
+| `torch`     | a recorded script with PyTorch's own calls (`estimate.launch`)              |
+
+Releases read: megatron-core 0.16.1 and the `megatron/training/arguments.py` of its time
+(configuration classes, which check themselves when they are made, and ``validate_args``),
+deepspeed 0.19.8, transformers 5.23, accelerate 1.15, torch 2.13, torchtitan 0.3.
 """
 
 from __future__ import annotations
@@ -25,25 +39,6 @@ from advisor.planners.core import (
     Shapes,
     TrainingSetup,
 )
-
-# ------------------------------------------------------------------------------------------
-# Rules of released frameworks about layouts, each with the place where the framework says so.
-#
-# A rule is a fact about a combination that the framework refuses, or for which it has no switch.
-# Rules read columns, so that a search applies the same table to a block of layouts as a command
-# does to one (``planners.layouts.frameworks``). Each framework's stand in ``RULES``.
-#
-# | framework   | what starts it                                                              |
-# |-------------|-----------------------------------------------------------------------------|
-# | `trainer`   | Hugging Face Trainer on PyTorch's DDP and FSDP2 (transformers, accelerate)  |
-# | `deepspeed` | Hugging Face Trainer, or `deepspeed.initialize`, with a DeepSpeed config    |
-# | `megatron`  | Megatron-LM's `pretrain_gpt.py`                                             |
-# | `torchtitan` | torchtitan's `train.py`, where its user names it                           |
-# | `torch`     | a recorded script with PyTorch's own calls (`estimate.launch`)              |
-#
-# Releases read: megatron-core 0.16.1 and the `megatron/training/arguments.py` of its time,
-# deepspeed 0.19.8, transformers 5.23, accelerate 1.15, torch 2.13, torchtitan 0.3.
-
 
 Bools = NDArray[np.bool_]
 Numbers = NDArray[Any]
@@ -312,12 +307,6 @@ MEGATRON: Final[tuple[FrameworkRule, ...]] = (
 )
 
 
-# ------------------------------------------------------------------------------------------
-# Rules of the Hugging Face Trainer, DeepSpeed and PyTorch's own calls about layouts.
-#
-# Releases read: transformers 5.23, accelerate 1.15, deepspeed 0.19.8, torch 2.13.
-
-
 _PLUGIN: Final = "accelerate/utils/dataclasses.py: FullyShardedDataParallelPlugin.__post_init__"
 TRAINER: Final[tuple[FrameworkRule, ...]] = (
     FrameworkRule(
@@ -503,13 +492,6 @@ TORCH: Final[tuple[FrameworkRule, ...]] = (
         lambda c: (c.offloads_activations == 0) | ((c.pp == 1) & (c.recompute == NONE)),
     ),
 )
-
-
-# ------------------------------------------------------------------------------------------
-# Layouts that a released framework runs, as columns and one by one.
-#
-# A layout can run if one framework accepts all of it (``planners.layouts.frameworks``); a
-# search that leaves the others out proposes nothing that cannot be started.
 
 
 RULES: Final[dict[Framework, tuple[FrameworkRule, ...]]] = {

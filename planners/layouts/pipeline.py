@@ -16,6 +16,26 @@ differ in memory: m against p micro-batches in flight.
 Uneven stages: every device runs its passes in its schedule's order, each as soon as the device is
 free and its input has arrived. ``replay_s`` computes those start times exactly. How many
 micro-batches a stage holds is ``planners.memory.transformers``'s (``in_flight``).
+
+Cutting a model's layers into pipeline stages under memory caps, by dynamic programming.
+
+| here             | papers   | meaning                                                         |
+|------------------|----------|-----------------------------------------------------------------|
+| ``layer_s``      | T        | t_f + t_b of each layer on each stage's device [s]              |
+| ``micro_batches``| m        | micro-batches in a step                                         |
+| ``slowest_s``    | t_max    | the longest stage: guessed, from the set of possible stages [s] |
+| ``send_s``       | C        | both ways over the cut behind a layer [s]                       |
+
+Objective: sum of the stages + (m-1) x the slowest stage, the step time of a pipeline whose
+stages block on sending. For a guess of the slowest stage the least sum is a dynamic programme
+over (stage, layers placed); guesses rise and stop when even the least sum cannot win any more.
+Exact. Sources: Alpa (OSDI'22, section 5), PipeDream (SOSP'19) for the recurrence.
+
+A pipeline's step drawn out: which pass runs on which device from when to when.
+
+Stages are even and a backward pass takes twice as long as a forward one, as products do: that is
+how schedules are drawn in the papers of ``pipeline``. The order of passes and what waits for
+what are exactly those that step times are computed from.
 """
 
 from __future__ import annotations
@@ -164,22 +184,6 @@ def _source(rank: int, step: Pass, stages: int, virtual_stages: int) -> tuple[in
     return rank, (False, micro, chunk)
 
 
-# ------------------------------------------------------------------------------------------
-# Cutting a model's layers into pipeline stages under memory caps, by dynamic programming.
-#
-# | here             | papers   | meaning                                                         |
-# |------------------|----------|-----------------------------------------------------------------|
-# | ``layer_s``      | T        | t_f + t_b of each layer on each stage's device [s]              |
-# | ``micro_batches``| m        | micro-batches in a step                                         |
-# | ``slowest_s``    | t_max    | the longest stage: guessed, from the set of possible stages [s] |
-# | ``send_s``       | C        | both ways over the cut behind a layer [s]                       |
-#
-# Objective: sum of the stages + (m-1) x the slowest stage, the step time of a pipeline whose
-# stages block on sending. For a guess of the slowest stage the least sum is a dynamic programme
-# over (stage, layers placed); guesses rise and stop when even the least sum cannot win any more.
-# Exact. Sources: Alpa (OSDI'22, section 5), PipeDream (SOSP'19) for the recurrence.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
     """Layers per stage, the stages' times and memory, and the objective."""
@@ -324,14 +328,6 @@ def _nearest_miss(excess: Floats) -> str:
     if worst > 0:
         return f"one layer alone needs {worst / GIB:.2f} GiB more than any stage has"
     return "each layer fits alone, together they do not"
-
-
-# ------------------------------------------------------------------------------------------
-# A pipeline's step drawn out: which pass runs on which device from when to when.
-#
-# Stages are even and a backward pass takes twice as long as a forward one, as products do: that is
-# how schedules are drawn in the papers of ``pipeline``. The order of passes and what waits for
-# what are exactly those that step times are computed from.
 
 
 BACKWARD = 2.0  # of a forward pass

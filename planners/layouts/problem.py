@@ -4,6 +4,15 @@ Layouts are evaluated as blocks of columns (``planners.layouts.problem``): memor
 where it fits, block by block, so that memory stays bounded however many layouts there are.
 Deterministic: of equal layouts the first in the grid's order wins, which is the simpler one.
 Layouts that move anything to host memory are looked at only where they could be the fastest.
+
+Every valid layout of a transformer on so many devices, as three axes that broadcast.
+
+Axis 0 (``splits``): degrees, micro-batch and schedule, already checked against one another.
+Axis 1 (``recomputes``): recomputation. Axis 2 (``shards``): ZeRO stage, shard group and offload.
+What depends on one axis is computed on one axis only; the last two are short and the same for
+every split, so that a chunk of splits is a dense block. Tensor-parallel ranks always share the
+sequence outside their products (sequence parallelism): the same bytes travel, less is kept
+(Korthikanti et al., 2022, section 4.2).
 """
 
 from __future__ import annotations
@@ -49,17 +58,6 @@ from advisor.planners.memory import (
     parameter_state,
 )
 from advisor.planners.step import block_times
-
-# ------------------------------------------------------------------------------------------
-# Every valid layout of a transformer on so many devices, as three axes that broadcast.
-#
-# Axis 0 (``splits``): degrees, micro-batch and schedule, already checked against one another.
-# Axis 1 (``recomputes``): recomputation. Axis 2 (``shards``): ZeRO stage, shard group and offload.
-# What depends on one axis is computed on one axis only; the last two are short and the same for
-# every split, so that a chunk of splits is a dense block. Tensor-parallel ranks always share the
-# sequence outside their products (sequence parallelism): the same bytes travel, less is kept
-# (Korthikanti et al., 2022, section 4.2).
-
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -318,10 +316,6 @@ def layout_at(layouts: Layouts, index: tuple[int, ...], shape: tuple[int, ...]) 
         shard_group=group if zero and group < ranks else None,
         offload=frozenset(o for o in OFFLOADS if at(f"offloads_{o}")),
     )
-
-
-# ------------------------------------------------------------------------------------------
-# A layout with what the model says of it, and what a search saw.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

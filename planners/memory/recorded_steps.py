@@ -4,6 +4,35 @@ Device memory = context + slack x (parameters + gradients + optimizer state, by 
 + activations + logits + communication buckets + gathered layers), as ``equations`` has it; a
 recorded step is replayed (``Moment``). A transformer that is split over devices is the subject of
 ``planners.memory.transformers``; recorded units are at the end.
+
+Memory of a recorded step beside weights and optimizer state, replayed at any micro-batch.
+
+| here          | meaning                                                                       |
+|---------------|-------------------------------------------------------------------------------|
+| ``g``, ``t``  | gradients that were there, and what else does not grow, of a moment [bytes]   |
+| ``a``         | what grows with the micro-batch ``b`` [bytes/sample]                          |
+| ``G``         | gradients of all trained parameters on the device [bytes]                     |
+
+beside(b) = max over moments of g + t + a b. Where gradients are added up over several
+micro-batches, or kept from step to step, all of G is there at every moment. Accelerators update
+parameters in groups, which takes one more copy of what is updated (``torch.optim`` says so of
+``foreach``: about the parameters' size more than a loop over them). What PyTorch's caching
+allocator hands out is a multiple of 512 bytes, out of segments of 2 MiB for blocks of up to 1
+MiB and of 20 MiB for blocks of less than 10 MiB (PyTorch's notes on CUDA memory management;
+``c10/cuda/CUDACachingAllocator.h``: ``kMinBlockSize``, ``kSmallBuffer``, ``kLargeBuffer``).
+
+Memory of a recorded model's stages, unit by unit: what a partition may add up.
+
+| here            | papers | meaning                                                       |
+|-----------------|--------|---------------------------------------------------------------|
+| ``state_bytes`` | 16 P   | weights, gradients, optimizer state of a unit, by ZeRO stage  |
+| ``kept_bytes``  | -      | activations of a unit that one micro-batch keeps              |
+| ``live_bytes``  | -      | of the unit whose activations are computed again, all at once |
+| ``base_bytes``  | -      | context, and the micro-batch's own samples                    |
+
+Recomputation is by unit: only a unit's input is kept, and one unit is live (Chen et al., 2016,
+section 3, with segments of one block, as ``torch.utils.checkpoint`` is used). Everything else is
+``planners.memory.recorded_steps``, whose total over all units this equals.
 """
 
 from __future__ import annotations
@@ -33,24 +62,6 @@ from advisor.planners.memory.transformers import (
     token_activation_bytes,
 )
 from advisor.planners.step import Unit
-
-# ------------------------------------------------------------------------------------------
-# Memory of a recorded step beside weights and optimizer state, replayed at any micro-batch.
-#
-# | here          | meaning                                                                       |
-# |---------------|-------------------------------------------------------------------------------|
-# | ``g``, ``t``  | gradients that were there, and what else does not grow, of a moment [bytes]   |
-# | ``a``         | what grows with the micro-batch ``b`` [bytes/sample]                          |
-# | ``G``         | gradients of all trained parameters on the device [bytes]                     |
-#
-# beside(b) = max over moments of g + t + a b. Where gradients are added up over several
-# micro-batches, or kept from step to step, all of G is there at every moment. Accelerators update
-# parameters in groups, which takes one more copy of what is updated (``torch.optim`` says so of
-# ``foreach``: about the parameters' size more than a loop over them). What PyTorch's caching
-# allocator hands out is a multiple of 512 bytes, out of segments of 2 MiB for blocks of up to 1
-# MiB and of 20 MiB for blocks of less than 10 MiB (PyTorch's notes on CUDA memory management;
-# ``c10/cuda/CUDACachingAllocator.h``: ``kMinBlockSize``, ``kSmallBuffer``, ``kLargeBuffer``).
-
 
 Array = NDArray[np.float64]
 
@@ -283,21 +294,6 @@ def _activation_bytes(work: Work, micro_batch: Array, parameters: MemoryParamete
     logits = tokens * model.vocabulary * parameters.logit_bytes
     kept = layers * recorded_activation_bytes(model, tokens, element_bytes=element)
     return np.asarray(kept + logits)
-
-
-# ------------------------------------------------------------------------------------------
-# Memory of a recorded model's stages, unit by unit: what a partition may add up.
-#
-# | here            | papers | meaning                                                       |
-# |-----------------|--------|---------------------------------------------------------------|
-# | ``state_bytes`` | 16 P   | weights, gradients, optimizer state of a unit, by ZeRO stage  |
-# | ``kept_bytes``  | -      | activations of a unit that one micro-batch keeps              |
-# | ``live_bytes``  | -      | of the unit whose activations are computed again, all at once |
-# | ``base_bytes``  | -      | context, and the micro-batch's own samples                    |
-#
-# Recomputation is by unit: only a unit's input is kept, and one unit is live (Chen et al., 2016,
-# section 3, with segments of one block, as ``torch.utils.checkpoint`` is used). Everything else is
-# ``planners.memory.recorded_steps``, whose total over all units this equals.
 
 
 # What becomes of the activations between forward and backward.

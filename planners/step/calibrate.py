@@ -25,6 +25,20 @@ itself on other devices, and not at all to a job unlike any that was measured. P
 
 Sources: C. E. Rasmussen, C. K. I. Williams, "Gaussian Processes for Machine Learning", 2006,
 eqs. 2.23-2.24; coregionalisation of jobs as in E. Bonilla et al., NIPS 2007.
+
+Calibration: the factor by which a job's measured steps differ, carried to other devices.
+
+With e = ln(measured / predicted) the error of a job on a device is split into what the job takes
+with it everywhere (miscounted operators, a slow framework path) and what belongs to a device:
+
+    e_d = j + g_d,      j ~ N(0, s_j^2),  g_d ~ N(0, s_d^2 - s_j^2)
+
+Seen once on the host h with error variance s_m^2, the best estimate for device d is (normal
+conditional expectation; Rasmussen and Williams, "Gaussian Processes", 2006, eq. 2.19)
+
+    E[e_d] = k_dh / (s_h^2 + s_m^2) e_h,      V[e_d] = s_d^2 - k_dh^2 / (s_h^2 + s_m^2)
+
+with k_dh = corr x s_d s_h: near one where host and target are of the same kind, small where not.
 """
 
 from __future__ import annotations
@@ -452,22 +466,6 @@ def _near(a: Floats, b: Floats) -> Floats:
 def _same(a: NDArray[np.str_], b: NDArray[np.str_]) -> Floats:
     names, place = np.unique(a, return_inverse=True)  # few: strings compare slowly
     return np.asarray(names[:, None] == b, dtype=float)[place]
-
-
-# ------------------------------------------------------------------------------------------
-# Calibration: the factor by which a job's measured steps differ, carried to other devices.
-#
-# With e = ln(measured / predicted) the error of a job on a device is split into what the job takes
-# with it everywhere (miscounted operators, a slow framework path) and what belongs to a device:
-#
-#     e_d = j + g_d,      j ~ N(0, s_j^2),  g_d ~ N(0, s_d^2 - s_j^2)
-#
-# Seen once on the host h with error variance s_m^2, the best estimate for device d is (normal
-# conditional expectation; Rasmussen and Williams, "Gaussian Processes", 2006, eq. 2.19)
-#
-#     E[e_d] = k_dh / (s_h^2 + s_m^2) e_h,      V[e_d] = s_d^2 - k_dh^2 / (s_h^2 + s_m^2)
-#
-# with k_dh = corr x s_d s_h: near one where host and target are of the same kind, small where not.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -336,10 +336,6 @@ def _cells(config: Mapping[str, Any], image: int) -> int:
     return (image // size) ** 2
 
 
-# ------------------------------------------------------------------------------------------
-# What stands beside the language model: towers that see or hear, heads for tokens further on.
-
-
 def _towers(config: Mapping[str, Any], model: Transformer) -> list[tuple[str, int]]:
     """Return what hands pictures or sound to a language model, and its parameters.
 

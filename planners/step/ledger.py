@@ -1,4 +1,23 @@
-"""Adds up the operators, parameters and kept activations of a described model, layer by layer."""
+"""Adds up the operators, parameters and kept activations of a described model, layer by layer.
+
+Operators that described models share, with their work forward and backward.
+
+Traffic is what the collector counts in PyTorch's eager mode: operands read plus results written.
+
+The optimizer's update of the parameters as one operator a step.
+
+| optimizer        | passes over fp32 numbers of a parameter, read off the code named           |
+|------------------|----------------------------------------------------------------------------|
+| ``adamw``        | 21: decay 2, lerp 3, second moment 2 + 4, sqrt 2, two scalings 4, update 4 |
+| ``adamw-bf16``   | one kernel: weight and moments read and written, gradient read (torchao)   |
+| ``adamw-8bit``   | one kernel, as above with 8-bit moments (bitsandbytes)                     |
+| ``sgd``          | 3: one addition                                                            |
+| ``sgd-momentum`` | 8: decay of the buffer 2, two additions 6                                  |
+| ``adafactor``    | 20: square 4, row and column means 2, their product 1, two products 5,     |
+|                  | root mean square 2, two scalings 4, addition 2 (transformers.Adafactor)    |
+
+PyTorch 2 runs the first, the fourth and the fifth over lists of tensors (``foreach``).
+"""
 
 from __future__ import annotations
 
@@ -20,12 +39,6 @@ from advisor.planners.core import (
     refused,
 )
 from advisor.planners.step.quantised import KERNELS
-
-# ------------------------------------------------------------------------------------------
-# Operators that described models share, with their work forward and backward.
-#
-# Traffic is what the collector counts in PyTorch's eager mode: operands read plus results written.
-
 
 Pair = tuple[float, float]
 FP32_BYTES: Final = 4
@@ -217,22 +230,6 @@ def activation_bytes(precision: str) -> int:
         known = ", ".join(get_args(Precision))
         raise refused(f"unknown precision {precision!r}", f"one of: {known}")
     return max(PRECISION_BYTES[precision], 2)
-
-
-# ------------------------------------------------------------------------------------------
-# The optimizer's update of the parameters as one operator a step.
-#
-# | optimizer        | passes over fp32 numbers of a parameter, read off the code named           |
-# |------------------|----------------------------------------------------------------------------|
-# | ``adamw``        | 21: decay 2, lerp 3, second moment 2 + 4, sqrt 2, two scalings 4, update 4 |
-# | ``adamw-bf16``   | one kernel: weight and moments read and written, gradient read (torchao)   |
-# | ``adamw-8bit``   | one kernel, as above with 8-bit moments (bitsandbytes)                     |
-# | ``sgd``          | 3: one addition                                                            |
-# | ``sgd-momentum`` | 8: decay of the buffer 2, two additions 6                                  |
-# | ``adafactor``    | 20: square 4, row and column means 2, their product 1, two products 5,     |
-# |                  | root mean square 2, two scalings 4, addition 2 (transformers.Adafactor)    |
-#
-# PyTorch 2 runs the first, the fourth and the fifth over lists of tensors (``foreach``).
 
 
 # A fused kernel's name here has no passes: its traffic is that of its operands, once.
@@ -506,10 +503,6 @@ def _merged(operators: list[Operator]) -> list[Operator]:
             bytes=seen.bytes + o.bytes, fixed_bytes=seen.fixed_bytes + o.fixed_bytes,
         )  # fmt: skip
     return list(found.values())
-
-
-# ------------------------------------------------------------------------------------------
-# Blocks that several described models are made of: normalisation, attention, feed-forward.
 
 
 @dataclass(slots=True, kw_only=True)

@@ -16,6 +16,37 @@ Tensor parallelism (Shoeybi et al., Megatron-LM, 2019) divides the products of a
 feed-forward block over ranks, and leaves the normalisations whole. It needs to know which layers
 these are: repeated blocks of equal size, each with a normalisation of the model's width and
 products that are multiples of it, and attention in the step.
+
+Limit of the input pipeline: a job runs no faster than its samples arrive.
+
+    throughput <= vcpus x (v / v0) / c,   workers / (c + d)
+
+| here                        | paper | meaning, unit                                     |
+|-----------------------------|-------|---------------------------------------------------|
+| ``cpu_s_per_sample``        | c     | one core of the recorded host per sample [s]      |
+| ``idle_s_per_sample``       | d     | a loader process, for disks and networks [s]      |
+| ``host_core_speed``         | v0    | CoreMark of one virtual CPU of that host [1/s]    |
+| ``core_speed``              | v     | the same of the target [1/s]                      |
+
+Source: the law of utilisation (Denning and Buzen, Computing Surveys 10(3), 1978, section 3) for
+the loader's cores at utilisation one, and for its processes where they wait.
+
+Times of a recorded model's units on a device: the device's step, shared out.
+
+The device model times whole steps (operators are counted, not placed). A unit's share of a step
+is that of its layers, each timed as one operator by the same roofline, and corrected by what the
+recording measured of it:
+
+    w_u = p_u(device) (m_u / p_u(host))^g,      t_u(b) = t(b) w_u(b) / sum_v w_v(b)
+
+| here  | meaning                                                                |
+|-------|------------------------------------------------------------------------|
+| ``p`` | roofline of the unit's layers: flop, weights and activations moved [s] |
+| ``m`` | measured forward or backward of the unit on the host [s]               |
+| ``g`` | how far a measured error carries to the device (``planners.step.calibrate``)  |
+| ``t`` | forward or backward of the whole model on the device, calibrated [s]   |
+
+So the units always add up to the step that every other planner uses.
 """
 
 from __future__ import annotations
@@ -242,22 +273,6 @@ def _element_bytes(work: Work) -> int:
     return 2 if work.precision in ("bf16", "fp16", "fp8", "fp4") else 4
 
 
-# ------------------------------------------------------------------------------------------
-# Limit of the input pipeline: a job runs no faster than its samples arrive.
-#
-#     throughput <= vcpus x (v / v0) / c,   workers / (c + d)
-#
-# | here                        | paper | meaning, unit                                     |
-# |-----------------------------|-------|---------------------------------------------------|
-# | ``cpu_s_per_sample``        | c     | one core of the recorded host per sample [s]      |
-# | ``idle_s_per_sample``       | d     | a loader process, for disks and networks [s]      |
-# | ``host_core_speed``         | v0    | CoreMark of one virtual CPU of that host [1/s]    |
-# | ``core_speed``              | v     | the same of the target [1/s]                      |
-#
-# Source: the law of utilisation (Denning and Buzen, Computing Surveys 10(3), 1978, section 3) for
-# the loader's cores at utilisation one, and for its processes where they wait.
-
-
 # A loop that waits for a smaller share of its steps has loaders that keep up.
 _WAITING: Final = 0.05
 # Cores busier than this make loader processes wait for one another, and not for a disk.
@@ -308,25 +323,6 @@ def idle_s_per_sample(
         return 0.0
     occupied_s = wait_s if workers == 0 else step_s * workers
     return max(occupied_s / samples - (cpu_s or 0.0), 0.0)
-
-
-# ------------------------------------------------------------------------------------------
-# Times of a recorded model's units on a device: the device's step, shared out.
-#
-# The device model times whole steps (operators are counted, not placed). A unit's share of a step
-# is that of its layers, each timed as one operator by the same roofline, and corrected by what the
-# recording measured of it:
-#
-#     w_u = p_u(device) (m_u / p_u(host))^g,      t_u(b) = t(b) w_u(b) / sum_v w_v(b)
-#
-# | here  | meaning                                                                |
-# |-------|------------------------------------------------------------------------|
-# | ``p`` | roofline of the unit's layers: flop, weights and activations moved [s] |
-# | ``m`` | measured forward or backward of the unit on the host [s]               |
-# | ``g`` | how far a measured error carries to the device (``planners.step.calibrate``)  |
-# | ``t`` | forward or backward of the whole model on the device, calibrated [s]   |
-#
-# So the units always add up to the step that every other planner uses.
 
 
 # A roofline of nothing takes nothing: the least share of a unit, so that logarithms exist. [s]
