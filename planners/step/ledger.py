@@ -302,13 +302,8 @@ def update(
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """How much had been added to a ledger at a place."""
-
-    operators: int
-    parameters: int
-    kept: int
+# How many operators, parameters and kept tensors a ledger had at a place.
+Mark = tuple[int, int, int]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -426,24 +421,25 @@ class Ledger:
 
         ``output``: numbers that it hands on, of the whole batch.
         """
-        added = self.operators[since.operators :]
+        operators, parameters, kept = since
+        added = self.operators[operators:]
         forward, backward = (
             sum(o.flop for o in added if o.phase == phase) / self.batch
             for phase in ("forward", "backward")
         )
         self.layers.append(
             Layer(
-                name=name, parameters=self.parameters - since.parameters,
+                name=name, parameters=self.parameters - parameters,
                 forward_flop_per_sample=forward, backward_flop_per_sample=backward,
                 output_bytes_per_sample=self.tally.element * output / self.batch,
-                saved_bytes_per_sample=sum(b for _, b in self.kept[since.kept :]) / self.batch,
+                saved_bytes_per_sample=sum(b for _, b in self.kept[kept:]) / self.batch,
                 kind="Linear",
             )
         )  # fmt: skip
 
     def mark(self) -> Mark:
         """Return this place, for ``close_layer``."""
-        return Mark(len(self.operators), self.parameters, len(self.kept))
+        return len(self.operators), self.parameters, len(self.kept)
 
     def work(self, *, input_bytes_per_sample: float) -> Work:
         """Return the whole as the work of a step.

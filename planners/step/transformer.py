@@ -426,30 +426,21 @@ def _head_s(case: LayoutCase) -> Floats:
     return np.asarray(whole * np.where(np.asarray(layouts.pp) > 1, parameters.head_share, 1.0))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdapterWork:
-    """What one layer's adapters and quantised weights take; all 0 without."""
+def adapter_work(setup: TrainingSetup, model: Transformer) -> dict[str, float]:
+    """Return what adapters and quantised weights add to one layer, by columns of ``Software``.
 
-    flop: float = 0.0  # of the adapters' products for a token, forward [flop/token]
-    product_bytes: float = 0.0  # that these products move for a token, forward [bytes/token]
-    # that scaling and adding their outputs moves, forward; as much backward [bytes/token]
-    sum_bytes: float = 0.0
-    # that LLM.int8 moves over inputs and outputs of the frozen products, forward [bytes/token]
-    requantised_bytes: float = 0.0
-
-
-def adapter_work(setup: TrainingSetup, model: Transformer) -> AdapterWork:
-    """Return what adapters add to one layer of the model.
+    ``requantised_bytes`` is what LLM.int8 moves over inputs and outputs of the frozen products.
+    Nothing without adapters.
 
     Examples
     --------
     >>> model = Transformer(layers=1, hidden=1024, heads=8, sequence=128, vocabulary=0)
     >>> setup = TrainingSetup(adapter_rank=8, adapter_targets="query-value")
-    >>> adapter_work(setup, model).flop == 2 * 8 * 2 * (1024 + 1024)
+    >>> adapter_work(setup, model)["adapter_flop"] == 2 * 8 * 2 * (1024 + 1024)
     True
     """
     if setup.adapter_rank is None:
-        return AdapterWork()
+        return {}
     tally = Tally.of("bf16", setup)
     made = [
         operator
@@ -460,12 +451,14 @@ def adapter_work(setup: TrainingSetup, model: Transformer) -> AdapterWork:
         if operator.phase == "forward"
     ]
     products = [o for o in made if o.name == "adapter" and o.kind == "matmul"]
-    return AdapterWork(
-        flop=sum(o.flop for o in products),
-        product_bytes=sum(o.bytes - o.fixed_bytes for o in products),
-        sum_bytes=sum(o.bytes for o in made if o.name == "adapter" and o.kind != "matmul"),
-        requantised_bytes=sum(o.bytes - o.fixed_bytes for o in made if o.name == "quantised"),
-    )
+    return {
+        "adapter_flop": sum(o.flop for o in products),
+        "adapter_product_bytes": sum(o.bytes - o.fixed_bytes for o in products),
+        "adapter_sum_bytes": sum(
+            o.bytes for o in made if o.name == "adapter" and o.kind != "matmul"
+        ),
+        "requantised_bytes": sum(o.bytes - o.fixed_bytes for o in made if o.name == "quantised"),
+    }
 
 
 def model_flop_per_token(model: Transformer, setup: TrainingSetup) -> float:

@@ -323,12 +323,9 @@ def software_of(work: Work) -> Software:
         share = setup.trainable_fraction(work.transformer)
         own = (share * setup.gradient_bytes(precision), share * setup.optimizer_bytes(precision))
         weight = float(model_state(weight, *own).device_bytes)
-    adapters, kernel = adapter_work(setup, work.transformer), KERNELS[setup.base_bits]
+    kernel = KERNELS[setup.base_bits]
     software = Software(
-        adapter_flop=adapters.flop,
-        adapter_product_bytes=adapters.product_bytes,
-        adapter_sum_bytes=adapters.sum_bytes,
-        requantised_bytes=adapters.requantised_bytes,
+        **adapter_work(setup, work.transformer),
         decoded_flop=kernel.decoded_flop,
         dequantised_bytes=kernel.backward_bytes,
         dequantised_forward_bytes=kernel.forward_bytes,
