@@ -134,7 +134,8 @@ def test_a_faster_gpu_takes_more_micro_batches() -> None:
         memory_bytes=GIB,
         latency=LayerLatency(forward_line=(0.001, 0.0), backward_line=(0.002, 0.0)),
     )
-    slow = Worker(name="slow", memory_bytes=GIB, latency=fast.latency.scaled(3.0))
+    thrice = LayerLatency(forward_line=(0.003, 0.0), backward_line=(0.006, 0.0))
+    slow = Worker(name="slow", memory_bytes=GIB, latency=thrice)
     assert share_counts([fast, slow], 1, 16).tolist() == [12, 4]
 
 

@@ -22,7 +22,7 @@ from advisor.lab.speed import fuzz
 from advisor.machines.cluster import parse_cluster, read_cluster
 from advisor.planners import step
 from advisor.planners.core.nouns import Work
-from advisor.planners.step.describe import convolutional_work, parse_network
+from advisor.planners.step.describe_convolutions import convolutional_work, parse_network
 from advisor.records.formats import FORMATS, read_runs_as
 
 OURS = fuzz.OURS

@@ -11,8 +11,9 @@ from advisor import api
 from advisor.estimate.knowledge.known import find_job
 from advisor.jobs.describe import default_batch, described_job, sequence_notes, setup_words
 from advisor.planners.core.setup import TrainingSetup, Transformer
-from advisor.planners.step.describe import convolutional_work, parse_network, transformer_work
+from advisor.planners.step.describe import transformer_work
 from advisor.planners.step.describe_configs import longest_sequence, read_config
+from advisor.planners.step.describe_convolutions import convolutional_work, parse_network
 
 
 def _decoder(layers: int, hidden: int, sequence: int = 2048) -> Transformer:

@@ -11,13 +11,9 @@ import pytest
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.nouns import Work
 from advisor.planners.core.setup import Transformer, transformer_parameters
-from advisor.planners.step.describe import (
-    convolutional_work,
-    in_precision,
-    parse_network,
-    transformer_work,
-)
+from advisor.planners.step.describe import in_precision, transformer_work
 from advisor.planners.step.describe_configs import read_config, transformer_of
+from advisor.planners.step.describe_convolutions import convolutional_work, parse_network
 
 BERT = Transformer(
     layers=4, hidden=128, heads=4, sequence=64, vocabulary=3000, is_causal=False

@@ -13,7 +13,7 @@ from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.nouns import Work
 from advisor.planners.core.setup import TrainingSetup
 from advisor.planners.step.describe_configs import read_config
-from advisor.planners.step.describe_networks import EncoderDecoder, encoder_decoder_work
+from advisor.planners.step.describe_encoder_decoders import EncoderDecoder, encoder_decoder_work
 
 T5_SMALL = {
     "model_type": "t5", "d_model": 512, "d_kv": 64, "d_ff": 2048, "num_layers": 6,

@@ -11,7 +11,7 @@ from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.nouns import Work
 from advisor.planners.core.setup import TrainingSetup
 from advisor.planners.step.describe_configs import read_config
-from advisor.planners.step.describe_networks import DiffusionUNet
+from advisor.planners.step.describe_unets import DiffusionUNet
 
 SD_15 = {
     "_class_name": "UNet2DConditionModel", "attention_head_dim": 8,

@@ -16,7 +16,7 @@ import pytest
 from advisor.planners.core.nouns import Work
 from advisor.planners.core.setup import TrainingSetup, Transformer, transformer_parameters
 from advisor.planners.step.describe import transformer_work
-from advisor.planners.step.describe_networks import EncoderDecoder, encoder_decoder_work
+from advisor.planners.step.describe_encoder_decoders import EncoderDecoder, encoder_decoder_work
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from advisor.machines import devices
 from advisor.planners.core import Device, Operator, OperatorKind, Operators, Work
 from advisor.planners.step import device_rates
-from advisor.planners.step.describe import convolutional_work, parse_network
+from advisor.planners.step.describe_convolutions import convolutional_work, parse_network
 from advisor.planners.step.device import step_time
 from advisor.planners.step.device_rates import (
     Devices,

@@ -19,7 +19,7 @@ from advisor.jobs.describe import described_job, model_work
 from advisor.jobs.job import Job
 from advisor.planners.core.nouns import Layout
 from advisor.planners.layouts.problem import SearchSpace
-from advisor.planners.step.describe import parse_network
+from advisor.planners.step.describe_convolutions import parse_network
 
 MakeJob = Callable[..., Job]
 

@@ -21,7 +21,6 @@ from advisor.planners.core.arrays import Layouts, Machines, Shapes, Software
 from advisor.planners.core.layout_case import LayoutCase, LayoutParameters
 from advisor.planners.core.setup import TrainingSetup, Transformer
 from advisor.planners.layouts.frameworks import broken_rule, layout_columns
-from advisor.planners.layouts.pipeline import in_flight as in_flight_of_schedule
 from advisor.planners.layouts.problem import LayoutProblem, SearchSpace
 from advisor.planners.layouts.time import step_times
 from advisor.planners.memory.transformers import (
@@ -178,14 +177,6 @@ def test_the_first_stage_keeps_every_micro_batch_in_flight(pp: int, m: int, u: i
     one = memory(pp=pp, micro_batch=u)
     assert memory(**same) - one == pytest.approx((min(pp, m) - 1) * (24 / pp) * kept, abs=1.0)
     assert float(in_flight(layout(**same, holds_all=1))) == (m if pp > 1 else 1)
-
-
-@pytest.mark.parametrize(("p", "m", "v"), [(2, 4, 2), (4, 8, 2), (4, 8, 3), (4, 64, 6), (8, 8, 3)])
-def test_interleaving_holds_what_its_schedule_does(p: int, m: int, v: int) -> None:
-    """Megatron's warm-up and one chunk, on the first stage (``planners.layouts.pipeline``)."""
-    first = in_flight_of_schedule(p, m, schedule="interleaved", virtual_stages=v)[0]
-    found = layout(pp=p, accumulation_steps=m, virtual_stages=v)
-    assert float(in_flight(found)) == pytest.approx(float(first))
 
 
 # Sends between stages.

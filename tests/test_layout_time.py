@@ -16,8 +16,8 @@ from advisor.planners.core.arrays import (
     layer_parameters,
 )
 from advisor.planners.core.layout_case import LayoutCase, LayoutParameters
-from advisor.planners.layouts.pipeline import in_flight as in_flight_of_schedule
-from advisor.planners.layouts.pipeline import replay_s
+from advisor.planners.core.nouns import Schedule
+from advisor.planners.layouts.pipeline import device_order, replay_s
 from advisor.planners.layouts.time import step_times
 from advisor.planners.memory.transformers import in_flight, layer_activation_bytes
 from advisor.planners.step.transformer import block_times, products_s
@@ -94,12 +94,20 @@ EXACT = replace(P, straggler=0.0, dp_overlap=0.0, fsdp_overlap=0.0, offload_over
 BYTES = Software(weight_bytes=2.0, gradient_bytes=4.0, optimizer_state_bytes=12.0)
 
 
-@given(st.integers(1, 12), st.integers(1, 24))
-def test_in_flight_agrees_with_the_schedules(pp: int, m: int) -> None:
+@given(st.integers(1, 12), st.integers(1, 24), st.integers(2, 4))
+def test_in_flight_counts_what_the_first_devices_order_holds(pp: int, m: int, v: int) -> None:
+    def most(schedule: Schedule, m: int, v: int = 1) -> float:
+        order = device_order(schedule, 0, pp, m, v)
+        return float(
+            np.cumsum([-1 if is_backward else 1 for is_backward, _, _ in order]).max() / v
+        )
+
     layouts = replace(PLAIN, pp=pp, accumulation_steps=m)
-    assert float(in_flight(layouts)) == in_flight_of_schedule(pp, m, schedule="1f1b")[0]
+    assert float(in_flight(layouts)) == most("1f1b", m)
     held = in_flight(replace(layouts, holds_all=1))
-    assert float(held) == (in_flight_of_schedule(pp, m, schedule="gpipe")[0] if pp > 1 else 1)
+    assert float(held) == (most("gpipe", m) if pp > 1 else 1)
+    rounds = replace(layouts, accumulation_steps=m * pp, virtual_stages=v)
+    assert float(in_flight(rounds)) == pytest.approx(most("interleaved", m * pp, v))
 
 
 @settings(max_examples=30, deadline=None)

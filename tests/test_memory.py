@@ -28,7 +28,7 @@ from advisor.planners.memory.transformers import (
     MemoryConstants,
     StageAsked,
     memory_bytes,
-    state_bytes,
+    model_state,
     token_activation_bytes,
 )
 from advisor.planners.step.describe import transformer_work
@@ -92,9 +92,10 @@ def test_layer_activations_are_the_published_formula(
 
 @given(p=st.floats(1, 1e12), g=st.floats(1, 1e12), o=st.floats(1, 1e12), d=st.integers(1, 4096))
 def test_states_fall_with_zero_stage_and_workers(p: float, g: float, o: float, d: int) -> None:
-    stages = state_bytes(p, g, o, dp=d, zero_stage=np.arange(4))
+    stages = model_state(p, g, o, dp=d, zero_stage=np.arange(4)).device_bytes
     assert np.all(np.diff(stages) <= 0)
-    assert np.all(state_bytes(p, g, o, dp=2 * d, zero_stage=np.arange(4)) <= stages)
+    twice = model_state(p, g, o, dp=2 * d, zero_stage=np.arange(4))
+    assert np.all(twice.device_bytes <= stages)
 
 
 @pytest.mark.parametrize("work", [CNN, GPT])

@@ -102,7 +102,7 @@ def test_the_step_is_what_its_stages_take_and_what_is_sent_and_reduced(vocabular
 
 
 def test_unlike_machines_beat_the_faster_group_alone_when_links_are_fast() -> None:
-    from advisor.planners.layouts.search import search
+    from searched import search
 
     fast = [held(replace(m, network_bytes_per_s=100e9), 1) for m in (A100, V100)]
     mixed = search_mixed(fast, 256)
@@ -112,7 +112,7 @@ def test_unlike_machines_beat_the_faster_group_alone_when_links_are_fast() -> No
 
 
 def test_two_groups_of_the_same_machine_are_no_faster_than_one_search() -> None:
-    from advisor.planners.layouts.search import search
+    from searched import search
 
     twice = [held(A100, 1)] * 2
     whole = search(MODEL, A100, 2, 64)

@@ -38,7 +38,8 @@ from advisor.planners.core.nouns import Layout
 from advisor.planners.core.setup import Transformer
 from advisor.planners.layouts.problem import SearchSpace
 from advisor.planners.layouts.search import node_counts
-from advisor.planners.step.describe import convolutional_work, parse_network, transformer_work
+from advisor.planners.step.describe import transformer_work
+from advisor.planners.step.describe_convolutions import convolutional_work, parse_network
 from advisor.rank.given import FAMILIES, PlanQuestion, plan
 from advisor.rank.ranking import recommend
 

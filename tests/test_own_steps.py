@@ -17,6 +17,7 @@ from advisor.jobs import Actual, append_actual
 from advisor.lab.data.recorded import RecordedStep, recorded_steps
 from advisor.lab.fit.device import without
 from advisor.machines import devices
+from advisor.planners.core.arrays import select
 from advisor.planners.step.calibrate import at_batch, expected_errors, own_hosts, with_own
 from advisor.planners.step.device import step_time
 from advisor.train.own_steps import OwnStep, TrainSteps, errors_of, own_steps
@@ -95,7 +96,7 @@ def test_own_steps_of_another_fit_are_left_aside_and_spoilt_ones_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(data, "own_models", lambda: tmp_path)
-    few = SHIPPED.seen.take(np.arange(len(SHIPPED.seen.points)) < 2)
+    few = select(SHIPPED.seen, np.arange(len(SHIPPED.seen.points)) < 2)
     record = devices.errors_record(devices.OwnErrors(device_model=devices.model_day(), seen=few))
     file = devices.own_steps_file()
     file.parent.mkdir(parents=True)

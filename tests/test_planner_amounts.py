@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from searched import search
 
 from advisor.planners.core.arrays import LayerLatency, Machines
 from advisor.planners.core.errors import GIB, PlanningError
 from advisor.planners.core.nouns import Device, Layout, Link, Node
 from advisor.planners.core.setup import Transformer
 from advisor.planners.layouts.problem import SearchSpace
-from advisor.planners.layouts.search import search
 from advisor.planners.queueing.engine import JobTable
 from advisor.planners.spot.availability import Spells, SpotJob, SpotTrace, replay
 from advisor.planners.systems.atom import Peer, SwapModel

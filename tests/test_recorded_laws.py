@@ -17,13 +17,7 @@ from advisor.planners.core.nouns import Device, Layout, Link, Node, Work
 from advisor.planners.core.setup import Transformer
 from advisor.planners.layouts.described_units import transformer_layers
 from advisor.planners.layouts.problem import Found
-from advisor.planners.layouts.unit_stages import (
-    UnitProblem,
-    UnitSplit,
-    least_s,
-    with_pipeline,
-    without_pipeline,
-)
+from advisor.planners.layouts.unit_search import UnitProblem
 from advisor.planners.links.collectives import hierarchical_all_reduce_s, hierarchical_broadcast_s
 from advisor.planners.links.gradients import data_parallel_step
 from advisor.planners.memory.recorded_steps import (
@@ -41,9 +35,8 @@ MEMORY = MemoryParameters(
     context_bytes=5e8, alone_context_bytes=4e8, process_bytes=1e9, slack=1.25, cpu_slack=1.1,
     logit_bytes=6.0, bucket_fraction=0.0, log_sd=0.1,
 )  # fmt: skip
-KINDS = ("optimizer", "parameters", "activations")
+KINDS = ("optimizer", "parameters")
 SPLITS = list(product((1, 2, 4), (1, 4), range(4)))  # tp, dp, ZeRO stage
-KEPT = 1e6
 
 
 def moved(
@@ -54,9 +47,7 @@ def moved(
     dp: int = 1,
     zero: int = 0,
 ) -> float:
-    return offloaded_bytes(
-        work, table, tp=tp, dp=dp, zero_stage=zero, kept_bytes=KEPT, offload=frozenset(kinds)
-    )
+    return offloaded_bytes(work, table, tp=tp, dp=dp, zero_stage=zero, offload=frozenset(kinds))
 
 
 def on_device(*kinds: str, tp: int, dp: int, zero: int) -> float:
@@ -103,7 +94,6 @@ def test_shards_of_all_ranks_are_the_whole(tp: int) -> None:
 @pytest.mark.parametrize(("tp", "dp", "zero"), SPLITS)
 def test_what_is_offloaded_adds_up(tp: int, dp: int, zero: int) -> None:
     alone = {kind: moved(kind, tp=tp, dp=dp, zero=zero) for kind in KINDS}
-    assert alone["activations"] == KEPT
     for count in range(len(KINDS) + 1):
         for kinds in combinations(KINDS, count):
             together = moved(*kinds, tp=tp, dp=dp, zero=zero)
@@ -120,12 +110,12 @@ def test_tensor_parallel_ranks_hold_all_divided_parameters_once() -> None:
     assert moved("parameters", work=small, table=table) == pytest.approx(small.parameter_bytes)
 
 
-def test_a_model_without_parameters_offloads_nothing_but_activations() -> None:
+def test_a_model_without_parameters_offloads_nothing() -> None:
     empty = replace(
         WORK, parameters=0, trainable_parameters=0, parameter_bytes=0.0, optimizer_state_bytes=0.0
     )
     table = replace(TABLE, parameters=np.zeros_like(TABLE.parameters))
-    assert moved(*KINDS, work=empty, table=table) == KEPT
+    assert moved(*KINDS, work=empty, table=table) == 0
 
 
 # What stages hand on.
@@ -134,14 +124,8 @@ INTRA, NETWORK = 1e10, 3e9
 LATENCIES = 1e-5, 5e-5
 
 
-def case(
-    *,
-    nodes: int = 1,
-    dp: int = 1,
-    tp: int = 1,
-    pp: int = 2,
-    offload: frozenset[Offload] = frozenset(),
-) -> UnitSplit:
+def problem_of() -> UnitProblem:
+    """Return the units on machines of four cards."""
     device = Device(
         name="card", vendor="maker", architecture="made up", kind="gpu", memory_bytes=24e9,
         memory_bytes_per_s=1e12,
@@ -156,18 +140,20 @@ def case(
         vcpus=16,
         memory_bytes=64e9,
     )
-    problem = UnitProblem(
+    return UnitProblem(
         work=WORK, table=TABLE, blocks=None, memory=MEMORY, scaling=parameters.scaling(),
         node=node, times={},
     )  # fmt: skip
-    return UnitSplit(
-        problem=problem, layout=Layout(dp=dp, tp=tp, pp=pp, offload=offload), nodes=nodes, local=8
-    )
+
+
+def sent_s(u: int, dp: int, tp: int, pp: int) -> Any:
+    """Return handing u samples on behind each unit [s]."""
+    return problem_of().send_s(Layout(dp=dp, tp=tp, pp=pp), u * TABLE.output_bytes)
 
 
 @pytest.mark.parametrize(("tp", "u"), list(product((1, 2), (1, 3))))
 def test_a_cut_inside_a_machine_hands_on_one_share_of_every_rank(tp: int, u: int) -> None:
-    found = case(tp=tp, dp=4 // (2 * tp)).send_s(u)
+    found = sent_s(u, tp=tp, dp=4 // (2 * tp), pp=2)
     assert found.shape == TABLE.output_bytes.shape
     # All ranks of a stage hold the whole stream; each sends its tp-th, side by side.
     sent = (found - LATENCIES[0]) * INTRA * tp
@@ -182,7 +168,7 @@ def test_a_machines_network_carries_the_streams_of_all_its_replicas(
 ) -> None:
     for u in (1, 5):
         nodes = 2 * max(1, dp * tp // 4)
-        found = case(nodes=nodes, dp=dp, tp=tp, pp=4 * nodes // (dp * tp)).send_s(u)
+        found = sent_s(u, dp=dp, tp=tp, pp=4 * nodes // (dp * tp))
         carried = (found - LATENCIES[1]) * NETWORK
         assert carried == pytest.approx(replicas * u * TABLE.output_bytes)
 
@@ -194,17 +180,10 @@ def test_a_machine_holds_what_all_its_devices_offload(pp: int) -> None:
         kept = u * float(TABLE.saved_bytes.sum())
         # fp32 weights twice (a copy, and those updated), gradients and Adam's moments: 16 bytes.
         states = 16.0 * WORK.parameters
-        found = case(pp=pp, dp=4 // pp, offload=every).on_host_bytes(u)
+        layout, size = Layout(pp=pp, dp=4 // pp, offload=every), np.array(float(u))
+        found = problem_of().on_host_bytes(layout, size)
         assert found == pytest.approx((states + kept) * 4 / pp)
-        assert case(pp=pp, dp=4 // pp).on_host_bytes(u) == 0
-
-
-def test_a_case_is_described_with_what_it_offloads() -> None:
-    offload: frozenset[Offload] = frozenset({"optimizer"})
-    found = case(dp=2, offload=offload).described(3)
-    assert found == Layout(
-        dp=2, pp=2, micro_batch=3, accumulation_steps=3, recompute="none", offload=offload
-    )
+        assert problem_of().on_host_bytes(replace(layout, offload=frozenset()), size) == 0
 
 
 # What a step of one split takes, part by part.
@@ -212,10 +191,10 @@ def test_a_case_is_described_with_what_it_offloads() -> None:
 
 def timed(
     *, blocks: bool = True, inline: bool = False, load_s: float = 0.0, memory_bytes: float = 24e9,
-    overlap: float = 0.25, **layout: Any,
-) -> UnitSplit:  # fmt: skip
-    """Return a case with made-up times of units: u (i + 1) ms forward, twice that backward."""
-    found = case(nodes=layout.pop("nodes", 1))
+    overlap: float = 0.25,
+) -> UnitProblem:  # fmt: skip
+    """Return a problem with made-up times of units: u (i + 1) ms forward, twice that backward."""
+    found = problem_of()
     each = 1e-3 * np.arange(1, len(TABLE.names) + 1)
     batches = np.array([1.0, 64.0])
     times = {
@@ -227,13 +206,12 @@ def timed(
     }  # fmt: skip
     known = transformer_blocks(WORK, work_units(WORK))
     assert not isinstance(known, str)
-    device = replace(found.problem.node.device, memory_bytes=memory_bytes)
-    problem = replace(
-        found.problem, times=times, load_s_per_sample=load_s, loads_inline=inline,
+    device = replace(found.node.device, memory_bytes=memory_bytes)
+    return replace(
+        found, times=times, load_s_per_sample=load_s, loads_inline=inline,
         blocks=known if blocks else None, parameters=LayoutParameters(offload_overlap=overlap),
-        node=replace(found.problem.node, device=device),
+        node=replace(found.node, device=device),
     )  # fmt: skip
-    return replace(found, problem=problem, layout=Layout(**layout), micro_batches=(2,), local=8)
 
 
 U = np.array([1.0, 3.0])
@@ -241,9 +219,9 @@ U = np.array([1.0, 3.0])
 
 def test_repeated_passes_go_forward_again_and_blocks_all_reduce_twice_a_pass() -> None:
     for recompute, passes in (("none", 4), ("full", 6)):
-        one = timed(tp=2, recompute=recompute)
-        forward, backward, exchanged = one.times(U)
-        known = one.problem.blocks
+        one, layout = timed(), Layout(tp=2, recompute="full" if recompute == "full" else "none")
+        forward, backward, exchanged = one.pass_s(layout, U)
+        known = one.blocks
         assert known is not None
         each = 1e-3 * np.arange(1, len(TABLE.names) + 1) / 2
         np.testing.assert_allclose(forward, U[:, None] * each)
@@ -252,12 +230,12 @@ def test_repeated_passes_go_forward_again_and_blocks_all_reduce_twice_a_pass() -
         volume = U * known.tokens * known.hidden * known.element_bytes
         once = hierarchical_all_reduce_s(
             volume, 2, 1, INTRA, LATENCIES[0], NETWORK, LATENCIES[1],
-            one.problem.scaling.collectives,
+            one.scaling.collectives,
         )  # fmt: skip
         np.testing.assert_allclose(exchanged, once[:, None] * passes * TABLE.is_block)
         assert TABLE.is_block.any()
-    assert not timed(tp=1).times(U)[2].any()
-    assert not timed(tp=2, blocks=False).times(U)[2].any()
+    assert not timed().pass_s(Layout(tp=1), U)[2].any()
+    assert not timed(blocks=False).pass_s(Layout(tp=2), U)[2].any()
 
 
 @pytest.mark.parametrize(("tp", "dp", "zero", "pp"), [
@@ -269,12 +247,17 @@ def test_the_link_to_the_host_carries_what_moves_and_its_cpus_update(
     """Weights and gradients cross once a step; weights and activations twice a micro-batch."""
     held = float(TABLE.held_parameters(tp).sum()) / pp
     weights, state, link = 4.0 * held, (8.0 + 8.0) * held, 1e10
-    steps, computed = np.array([5.0, 1.0]), np.array([0.0, 1e9])
     shards, gathered = (dp if zero else 1), (dp if zero == 3 else 1)
 
-    def took(*kinds: Offload) -> Any:
-        one = timed(tp=tp, dp=dp, zero_stage=zero, pp=pp, offload=frozenset(kinds))
-        return one.offload_s(steps, U, computed)
+    def took(*kinds: Offload, hidden_s: float | None = None) -> Any:
+        """Five micro-batches of one sample; and with one of three behind computing for ages."""
+        layout = Layout(
+            tp=tp, dp=dp, zero_stage=zero, pp=pp, offload=frozenset(kinds), accumulation_steps=5
+        )
+        if hidden_s is not None:
+            return timed().offload_s(layout, hidden_s)
+        late = replace(layout, micro_batch=3, accumulation_steps=1)
+        return [timed().offload_s(layout, 0.0), timed().offload_s(late, 1e9)]
 
     update = 2 * weights / shards / link + 4 * state / shards / 20e9
     np.testing.assert_allclose(took("optimizer"), [update, update])
@@ -284,16 +267,15 @@ def test_the_link_to_the_host_carries_what_moves_and_its_cpus_update(
     np.testing.assert_allclose(took("activations"), [kept, 0.0])
     every = took("optimizer", "parameters", "activations")
     np.testing.assert_allclose(every, [update + fetched + kept, update])
-    one = timed(tp=tp, dp=dp, zero_stage=zero, pp=pp, offload=frozenset({"parameters"}))
     hidden = fetched / 2 / 0.25  # a quarter of computing hides transfers
-    np.testing.assert_allclose(one.offload_s(steps, U, np.full(2, hidden))[0], fetched / 2)
-    assert not timed(tp=tp, dp=dp, pp=pp).offload_s(steps, U, computed).any()
+    np.testing.assert_allclose(took("parameters", hidden_s=hidden), fetched / 2)
+    assert took() == [0.0, 0.0]
 
 
 def test_loading_in_the_loop_adds_to_a_step_and_beside_it_only_what_is_longer() -> None:
-    step = np.array([0.1, 3.0])
-    np.testing.assert_allclose(timed(load_s=0.25).load_s(step, 8), [1.9, 0.0])
-    np.testing.assert_allclose(timed(load_s=0.25, inline=True).load_s(step, 8), [2.0, 2.0])
+    beside, inline = timed(load_s=0.25), timed(load_s=0.25, inline=True)
+    np.testing.assert_allclose([beside.load_s(s, 8) for s in (0.1, 3.0)], [1.9, 0.0])
+    np.testing.assert_allclose([inline.load_s(s, 8) for s in (0.1, 3.0)], [2.0, 2.0])
 
 
 @pytest.mark.parametrize(
@@ -303,20 +285,19 @@ def test_reductions_are_those_of_the_ranks_of_a_stage(
     dp: int, tp: int, nodes: int, ranks: int
 ) -> None:
     """``ranks`` of a machine take part, and the tp rings share its network."""
-    one = timed(dp=dp, tp=tp, zero_stage=1)
+    one, layout = timed(), Layout(dp=dp, tp=tp, zero_stage=1, accumulation_steps=3)
     a, b, steps = np.array([0.4]), np.array([0.2]), np.array([3.0])
-    found = one.reduced(a, b, 0.1, steps)
     share = float(TABLE.held_parameters(tp).sum()) / WORK.parameters
+    found = one.reduced(layout, 3 * 0.4, 0.2, 0.1, share)
     by_hand = data_parallel_step(
         micro_batch_s=a, backward_s=b, optimizer_s=0.1, accumulation_steps=steps,
         gradient_bytes=WORK.gradient_bytes * share, nodes=nodes, devices_per_node=ranks,
         intra_bytes_per_s=INTRA, intra_latency_s=LATENCIES[0],
         network_bytes_per_s=NETWORK / tp, network_latency_s=LATENCIES[1],
-        parameters=one.problem.scaling, zero_stage=1,
-        has_rdma=one.problem.node.network.bypasses_kernel,
+        parameters=one.scaling, zero_stage=1, has_rdma=one.node.network.bypasses_kernel,
     )  # fmt: skip
     assert found.step_s == pytest.approx(by_hand.step_s)
-    less = one.reduced(a, b, 0.1, steps, share=1.0 / WORK.gradient_bytes)
+    less = one.reduced(layout, 3 * 0.4, 0.2, 0.1, 1.0 / WORK.gradient_bytes)
     assert less.step_s < found.step_s
 
 
@@ -324,51 +305,48 @@ def test_reductions_are_those_of_the_ranks_of_a_stage(
 def test_replicas_of_a_recorded_layout_get_the_buffers_that_plain_data_parallelism_pays(
     zero_stage: int,
 ) -> None:
-    one = timed(dp=4, tp=1, pp=1, zero_stage=zero_stage)
-    work = replace(one.problem.work, buffer_bytes=3e8)
-    more = replace(one, problem=replace(one.problem, work=work))
-    terms = np.array([0.4]), np.array([0.2]), 0.1, np.array([3.0])
+    one = timed()
+    more = replace(one, work=replace(one.work, buffer_bytes=3e8))
+    terms = Layout(dp=4, zero_stage=zero_stage, accumulation_steps=3), 1.2, 0.2, 0.1, 1.0
     added = more.reduced(*terms).step_s - one.reduced(*terms).step_s
-    node = one.problem.node
+    node = one.node
     handed = hierarchical_broadcast_s(
         3e8, 4, 1, node.intra.bytes_per_s, node.intra.latency_s, node.network.bytes_per_s,
-        node.network.latency_s, one.problem.scaling.collectives,
+        node.network.latency_s, one.scaling.collectives,
     )  # fmt: skip
-    assert float(added[0]) == pytest.approx(0.0 if zero_stage else float(handed))
+    assert float(added) == pytest.approx(0.0 if zero_stage else float(handed))
 
 
 def test_a_step_of_one_stage_is_its_parts() -> None:
-    one = timed(dp=2, tp=2, zero_stage=1, load_s=0.05, offload=frozenset({"parameters"}))
-    found = without_pipeline(one, Found())
-    assert found is not None
-    forward, backward, exchanged = (float(x.sum()) for x in one.times(np.array([2.0])))
-    a = np.array([4.0])
-    columns = one.reduced(
-        np.array([forward + backward + exchanged]), np.array([backward]), 0.25, a
-    )
-    computed = 4 * np.array([forward + backward + exchanged])
-    moved = float(one.offload_s(a, np.array([2.0]), computed)[0])
-    loaded = max(8 * 0.05 - float(columns.step_s[0]) - moved, 0.0)
+    one = timed(load_s=0.05)
+    layout = Layout(dp=2, tp=2, zero_stage=1, micro_batch=2, accumulation_steps=4,
+                    offload=frozenset({"parameters"}))  # fmt: skip
+    (found,) = one.look(layout, 8, np.array([2.0]), np.zeros(1), Found())
+    forward, backward, exchanged = (float(x.sum()) for x in one.pass_s(layout, np.array(2.0)))
+    computed = 4 * (forward + backward + exchanged)
+    share = float(TABLE.held_parameters(2).sum()) / WORK.parameters
+    columns = one.reduced(layout, computed, backward, 0.25, share)
+    moved = one.offload_s(layout, computed)
+    loaded = max(8 * 0.05 - float(columns.step_s) - moved, 0.0)
     assert found.parts_s == pytest.approx({
         "compute_s": 4 * (forward + backward), "inside_layer_s": 4 * exchanged, "pipeline_s": 0.0,
-        "data_parallel_s": float((columns.exposed_s + columns.straggler_s)[0]),
+        "data_parallel_s": float(columns.exposed_s + columns.straggler_s),
         "optimizer_s": 0.25 / 2, "offload_s": moved, "input_s": loaded,
     })  # fmt: skip
     assert found.step_s == pytest.approx(sum(found.parts_s.values()))
-    assert found.log_sd == pytest.approx(np.hypot(0.3, float(columns.log_sd[0])))
-    assert (found.layout.micro_batch, found.layout.accumulation_steps) == (2, 4)
+    assert found.log_sd == pytest.approx(np.hypot(0.3, float(columns.log_sd)))
+    assert found.layout == layout
     kept = float(TABLE.kept_bytes(2, "kept").sum() + TABLE.live_bytes(2, "kept"))
-    used = base_bytes(WORK, np.array(2.0), MEMORY) + one.state_bytes().sum()
+    used = base_bytes(WORK, np.array(2.0), MEMORY) + one.state_bytes(layout).sum()
     assert found.memory_bytes == pytest.approx(float(used) + MEMORY.slack * 2 * kept)
 
 
 def test_a_step_of_two_stages_is_the_slowest_of_them_and_what_fills_the_pipeline() -> None:
-    one = timed(dp=1, tp=2, pp=2, load_s=0.0)
-    seen = Found()
-    found = with_pipeline(one, seen)
-    assert found is not None
-    forward, backward, exchanged = (x[0] for x in one.times(np.array([2.0])))
-    sends, cut = 2 * one.send_s(2), found.stages[0]
+    one, seen = timed(), Found()
+    layout = Layout(dp=1, tp=2, pp=2, micro_batch=2, accumulation_steps=4)
+    (found,) = one.look(layout, 8, np.array([2.0]), np.zeros(1), seen)
+    forward, backward, exchanged = one.pass_s(layout, np.array(2.0))
+    sends, cut = 2 * one.send_s(layout, 2 * TABLE.output_bytes), found.stages[0]
     unit = forward + backward + exchanged
     stages = [float(unit[:cut].sum() + sends[cut - 1]), float(unit[cut:].sum())]
     slow = int(np.argmax(stages))
@@ -387,15 +365,15 @@ def test_a_step_of_two_stages_is_the_slowest_of_them_and_what_fills_the_pipeline
     assert found.step_s == seen.least_s
     assert seen.fitting == 1
     # Two micro-batches in flight on the first stage, one on the last.
-    kept, state = MEMORY.slack * 2 * TABLE.kept_bytes(2, "kept"), one.state_bytes()
+    kept, state = MEMORY.slack * 2 * TABLE.kept_bytes(2, "kept"), one.state_bytes(layout)
     stage = (state[:cut].sum() + 2 * kept[:cut].sum(), state[cut:].sum() + kept[cut:].sum())
     beside = MEMORY.slack * 2 * TABLE.live_bytes(2, "kept")
     beside += float(base_bytes(WORK, np.array(2.0), MEMORY))
     assert found.memory_bytes == pytest.approx(max(stage) + beside)
-    assert float(least_s(one)[0]) <= pipeline
+    assert float(one.least_s(layout, np.array([2.0]), np.array([4.0]))[0]) <= pipeline
     # With next to no room nothing is cut, and the mean stage says by how much it misses.
-    tight, missed = timed(dp=1, tp=2, pp=2, memory_bytes=5.2e8), Found()
-    assert with_pipeline(tight, missed) is None
+    tight, missed = timed(memory_bytes=5.2e8), Found()
+    assert not list(tight.look(layout, 8, np.array([2.0]), np.zeros(1), missed))
     assert missed.nearest is not None
     mean = (state.sum() + 1.5 * kept.sum()) / 2
     assert missed.nearest[0] == pytest.approx(mean + beside - 5.2e8)

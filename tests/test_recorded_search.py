@@ -19,8 +19,7 @@ from advisor.planners.core.layout_case import UnitTimes
 from advisor.planners.core.nouns import Link, Node, Recompute, Work
 from advisor.planners.layouts.pipeline import replay_s
 from advisor.planners.layouts.problem import SearchSpace
-from advisor.planners.layouts.unit_search import search_units
-from advisor.planners.layouts.unit_stages import UnitProblem
+from advisor.planners.layouts.unit_search import UnitProblem, search_units
 from advisor.planners.links.gradients import data_parallel_step
 from advisor.planners.memory.recorded_steps import (
     UnitTable,
@@ -280,15 +279,14 @@ def test_offloading_needs_host_memory() -> None:
 @given(st.lists(st.floats(0.1, 5.0), min_size=2, max_size=5), st.integers(1, 9))
 def test_the_formula_bounds_the_replayed_schedule(stage_s: list[float], micro: int) -> None:
     """Equal to an event simulation of 1F1B for equal stages, never below it for unequal ones."""
-    forward, backward = np.array(stage_s) / 3, np.array(stage_s) * 2 / 3
+    forward, backward = [t / 3 for t in stage_s], [2 * t / 3 for t in stage_s]
     formula = sum(stage_s) + (micro - 1) * max(stage_s)
     replayed = float(replay_s(forward, backward, micro, schedule="1f1b"))
     assert replayed <= formula * (1 + 1e-9)
     # What is bound to happen: the slowest stage works all the time, the others fill and drain.
     assert replayed >= micro * max(stage_s) * (1 - 1e-9)
-    even = np.full(len(stage_s), 1.0)
-    exact = len(stage_s) + micro - 1
-    assert float(replay_s(even / 3, even * 2 / 3, micro)) == pytest.approx(exact)
+    thirds = [1 / 3] * len(stage_s), [2 / 3] * len(stage_s)
+    assert replay_s(*thirds, micro) == pytest.approx(len(stage_s) + micro - 1)
 
 
 RISING = st.lists(st.floats(0.01, 1.0), min_size=2, max_size=2)

@@ -20,6 +20,7 @@ from advisor.jobs.job import Job
 from advisor.lab.fit.device import fit_errors, left_out, without
 from advisor.machines import devices
 from advisor.machines.devices import accelerator_devices
+from advisor.planners.core.arrays import select
 from advisor.planners.core.nouns import Work
 from advisor.planners.core.setup import Transformer
 from advisor.planners.step.calibrate import (
@@ -70,7 +71,7 @@ def test_blocks_of_the_inverse_are_fits_without_the_group() -> None:
     for name in GPUS:
         out = seen.points.device == name
         asked = errors_at(
-            seen.points.take(out), np.zeros(int(out.sum()), bool), without(process, out)
+            select(seen.points, out), np.zeros(int(out.sum()), bool), without(process, out)
         )
         np.testing.assert_allclose(asked.mean, mean[out], atol=1e-8)
         np.testing.assert_allclose(np.hypot(asked.log_sd, 0.02), log_sd[out], atol=1e-6)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from searched import search
 
 from advisor.planners.core.arrays import Layouts, Machines, Software, shapes_of
 from advisor.planners.core.errors import GIB, PlanningError
@@ -16,7 +17,7 @@ from advisor.planners.core.layout_case import LayoutCase, LayoutParameters
 from advisor.planners.core.setup import Transformer
 from advisor.planners.layouts.frameworks import layout_columns
 from advisor.planners.layouts.problem import LayoutProblem, SearchSpace, divisors, splits
-from advisor.planners.layouts.search import node_counts, search
+from advisor.planners.layouts.search import node_counts
 from advisor.planners.layouts.time import step_times
 from advisor.planners.memory.transformers import host_bytes, needed_bytes
 

@@ -25,7 +25,8 @@ from advisor.planners.core.setup import (
 from advisor.planners.layouts.frameworks import layout_columns
 from advisor.planners.memory.recorded_steps import MemoryParameters, training_memory_bytes
 from advisor.planners.memory.transformers import memory_bytes
-from advisor.planners.step.describe import convolutional_work, parse_network, transformer_work
+from advisor.planners.step.describe import transformer_work
+from advisor.planners.step.describe_convolutions import convolutional_work, parse_network
 from advisor.planners.step.ledger import update
 
 MEMORY = MemoryParameters(

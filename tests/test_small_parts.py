@@ -33,7 +33,7 @@ from advisor.planners.rightsizing.limits import oom_probability
 from advisor.planners.rightsizing.replay import RecordedUsage
 from advisor.planners.spot.forecast import ForecastParameters, Library, forecast_of
 from advisor.planners.step.calibrate import job_features_at
-from advisor.planners.step.describe_networks import DiffusionUNet, diffusion_work
+from advisor.planners.step.describe_unets import DiffusionUNet, diffusion_work
 from advisor.planners.systems.working_set import TouchedWindow, borrow, harvest
 
 UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,6 @@ from advisor.planners.memory.recorded_steps import (
     SMALL_SEGMENT_BYTES,
     MemoryParameters,
     base_bytes,
-    beside_bytes,
     excess_bytes,
     largest_micro_batch,
     rounding_bytes,
@@ -94,21 +94,26 @@ def test_a_step_takes_its_fullest_moment() -> None:
         assert needed(RECORDED, b) == pytest.approx(PARAMETERS.process_bytes + 1.05 * always)
 
 
+def beside_bytes(work: Work, b: int, gradient_share: float = 1.0, **how: Any) -> float:
+    """Return what a step holds beside weights and state."""
+    excess = excess_bytes(work, b, gradient_share=gradient_share, **how)
+    always = gradient_share * work.gradient_bytes + work.saved_bytes_per_sample * b
+    return float(excess) + always
+
+
 @given(works, st.integers(1, 512), st.sampled_from([1.0, 0.5, 0.01]), st.booleans())
 def test_gradients_that_stay_never_take_less(
     work: Work, b: int, share: float, is_cpu: bool
 ) -> None:
     some, all_of_them = (
-        float(beside_bytes(work, b, gradient_share=share, accumulates=a, is_cpu=is_cpu))
+        beside_bytes(work, b, gradient_share=share, accumulates=a, is_cpu=is_cpu)
         for a in (False, True)
     )
     assert some <= all_of_them
     plain = [m for m in work.moments if not m.is_update]
     assert all(some >= m.temporary_bytes + m.growing_bytes_per_sample * b for m in plain)
     assert all_of_them >= share * work.gradient_bytes
-    assert float(beside_bytes(work, b + 1, is_cpu=is_cpu)) >= float(
-        beside_bytes(work, b, is_cpu=is_cpu)
-    )
+    assert beside_bytes(work, b + 1, is_cpu=is_cpu) >= beside_bytes(work, b, is_cpu=is_cpu)
 
 
 @given(works, st.integers(1, 512))
@@ -127,7 +132,7 @@ def test_what_is_beside_gradients_and_activations_is_the_same_on_every_shard(
 def test_accelerators_update_parameters_in_groups() -> None:
     """One copy of what is updated, of a shard where the update is sharded."""
     beside = [
-        float(beside_bytes(RECORDED, 1, is_cpu=c, update_share=s, accumulates=False))
+        beside_bytes(RECORDED, 1, is_cpu=c, update_share=s, accumulates=False)
         for c, s in ((True, 1.0), (False, 1.0), (False, 0.125))
     ]
     assert beside == pytest.approx([5.1e6, 8e6, 5.1e6])

@@ -16,7 +16,8 @@ from advisor.jobs.describe import (
 from advisor.jobs.job import Job
 from advisor.planners.core.nouns import Device
 from advisor.planners.core.setup import TrainingSetup, Transformer
-from advisor.planners.step.describe import parse_network, transformer_work
+from advisor.planners.step.describe import transformer_work
+from advisor.planners.step.describe_convolutions import parse_network
 from advisor.planners.step.transformer import model_flop_per_token
 
 A100 = Device(

@@ -21,6 +21,7 @@ from advisor.jobs import Job
 from advisor.machines import suite_device
 from advisor.planners import systems
 from advisor.planners.core import GIB, HOUR_S, MIB, PlanningError
+from advisor.planners.memory import model_state
 from advisor.quantities import QUANTILES, digits, percent_text, seconds_text
 
 if TYPE_CHECKING:
@@ -188,7 +189,8 @@ def _tenant(job: Job, on: Candidate) -> Tenant:
     step_s, needed = on.step_time_s.value, on.memory_gib * GIB
     input_s = min(on.shares.get("input", 0.0), 0.99) * step_s
     assert job.work is not None
-    weights = min(float(job.work.parameter_bytes + job.work.optimizer_state_bytes), needed)
+    stays = model_state(job.work.parameter_bytes, 0, job.work.optimizer_state_bytes)
+    weights = min(float(stays.device_bytes), needed)
     return systems.Tenant(
         name=job.name, input_s=input_s, compute_s=step_s - input_s, weight_bytes=weights,
         transient_bytes=needed - weights,

@@ -20,6 +20,7 @@ from advisor.collectors.errors import counted
 from advisor.collectors.format import Host, Limits, Told
 from advisor.jobs.runs import Actual, LayoutRun
 from advisor.planners.core import Operator, Operators, TrainingSetup, Work
+from advisor.planners.memory import model_state
 from advisor.planners.systems import NoiseScale, RankSpread
 from advisor.quantities import count_text, seconds_text
 
@@ -274,7 +275,7 @@ class Job:
         weights = work.parameter_bytes
         if work.setup.has_adapters:
             weights = work.trainable_parameters * work.setup.stored_bytes(work.precision)
-        return float(weights + work.optimizer_state_bytes)
+        return float(model_state(weights, 0, work.optimizer_state_bytes).device_bytes)
 
     @property
     def result_bytes(self) -> float:

@@ -24,7 +24,7 @@ from advisor.planners.core import (
     Work,
     select,
 )
-from advisor.planners.memory import cast_parameters, excess_bytes
+from advisor.planners.memory import cast_parameters, excess_bytes, model_state
 from advisor.planners.step import (
     OVER_LISTS,
     convolution_kind,
@@ -269,9 +269,8 @@ def moments_of(deep: DeepStep) -> tuple[Moment, ...]:
         return ()
     micro_batch = max(deep.samples // max(deep.micro_batches, 1), 1)
     cast = cast_parameters(recorded_precision(deep), deep.parameters, deep.parameter_bytes)
-    model_bytes = (
-        deep.parameter_bytes + deep.optimizer_state_bytes + PRECISION_BYTES["bf16"] * cast
-    )
+    weights = deep.parameter_bytes + PRECISION_BYTES["bf16"] * cast
+    model_bytes = float(model_state(weights, 0, deep.optimizer_state_bytes).device_bytes)
     found = []
     updates = ((False, deep.memory_frontier), (True, deep.update_frontier))
     for is_update, (fixed, growing, blocks) in ((u, m) for u, many in updates for m in many):

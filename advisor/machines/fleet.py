@@ -26,6 +26,7 @@ from advisor.jobs import Job
 from advisor.machines.cluster import ClusterGroup, machines_filled
 from advisor.machines.devices import cpu_device, processor_bytes_per_s, threads_per_core
 from advisor.planners.core import GIB, MIB, Device, Work
+from advisor.planners.memory import model_state
 from advisor.planners.step import Devices
 
 Floats = NDArray[np.float64]
@@ -435,8 +436,8 @@ def host_process_bytes(job: Job, work: Work) -> float:
     """Return the main memory that the process of one rank on an accelerator takes [bytes]."""
     own, libraries, seen = float(_PYTORCH_BYTES), _CUDA_BYTES, job.measured
     if job.peak_rss_bytes:
-        tensors = work.parameter_bytes * 2 + work.optimizer_state_bytes
-        tensors += work.saved_bytes_per_sample * job.recorded_batch
+        state = model_state(work.parameter_bytes, work.parameter_bytes, work.optimizer_state_bytes)
+        tensors = float(state.device_bytes) + work.saved_bytes_per_sample * job.recorded_batch
         beside = max(job.peak_rss_bytes - tensors, 0.3 * job.peak_rss_bytes)
         own = advised_memory_bytes(int(beside))
         if seen is not None and not seen.device.startswith("cpu"):

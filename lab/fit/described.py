@@ -37,12 +37,8 @@ from advisor.planners.core import Operators, select
 from advisor.planners.core.nouns import Device
 from advisor.planners.core.setup import DEFAULT_SETUP, Precision, TrainingSetup, Transformer
 from advisor.planners.step.calibrate import at_batch
-from advisor.planners.step.describe import (
-    block_operators,
-    convolutional_work,
-    parse_network,
-    transformer_work,
-)
+from advisor.planners.step.describe import block_operators, transformer_work
+from advisor.planners.step.describe_convolutions import convolutional_work, parse_network
 from advisor.planners.step.device import KINDS
 from advisor.planners.step.device_rates import peak_flop_per_s, runs_as
 from advisor.planners.step.ledger import Tally

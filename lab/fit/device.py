@@ -40,6 +40,7 @@ from advisor.lab.fit.efficiencies import StepModel
 from advisor.lab.fit.verbs import FittedFolder
 from advisor.machines import devices
 from advisor.machines.devices import cpu_device
+from advisor.planners.core.arrays import select
 from advisor.planners.core.errors import GIB
 from advisor.planners.core.nouns import Device, Work
 from advisor.planners.core.setup import Precision, TrainingSetup, Transformer
@@ -54,7 +55,8 @@ from advisor.planners.step.calibrate import (
     of_hosts,
     shapes,
 )
-from advisor.planners.step.describe import convolutional_work, parse_network, transformer_work
+from advisor.planners.step.describe import transformer_work
+from advisor.planners.step.describe_convolutions import convolutional_work, parse_network
 from advisor.planners.step.device import step_time
 from advisor.planners.step.device_rates import DeviceParameters, unmeasured
 from advisor.quantities import REACH_90
@@ -270,7 +272,7 @@ def _of_length(seen: SeenErrors, rows: Ints, length: float) -> tuple[ResidualPar
     # What a machine adds to all scripts that it started is no share of jobs and devices.
     told = rows[seen.points.host[rows] == ""]
     rows = told if told.size else rows
-    whole, few = shapes(seen.points, seen.points, bare), seen.points.take(rows)
+    whole, few = shapes(seen.points, seen.points, bare), select(seen.points, rows)
     fixed = of_hosts(few, few, bare)
     found = _by_evidence(whole[:, rows[:, None], rows], seen.of_peaks[rows], fixed)
     bare = replace(bare, amplitudes=dict(zip(AMPLITUDES, found.tolist(), strict=True)))
@@ -285,7 +287,7 @@ def _of_recorded(fitted: ResidualParameters, whole: Floats) -> ResidualParameter
     seen, rows = fitted.seen, np.flatnonzero(fitted.seen.points.recorded)
     if not rows.size:
         return fitted
-    tried, few = [], seen.take(seen.points.recorded > 0)
+    tried, few = [], select(seen, seen.points.recorded > 0)
     kernels, errors = whole[:, rows[:, None], rows], few.of_peaks
     for share, machine in itertools.product(RECORDED_SHARES, MACHINES):
         one = replace(fitted, recorded_share=share, machine_log_sd=machine)
@@ -347,7 +349,7 @@ def _of_others(inverse: Floats, errors: Floats, groups: NDArray[np.str_]) -> tup
 
 def without(parameters: ResidualParameters, out: NDArray[np.bool_]) -> ResidualParameters:
     """Return the process with some of its errors not seen."""
-    return replace(parameters, seen=parameters.seen.take(~out))
+    return replace(parameters, seen=select(parameters.seen, ~out))
 
 
 def _by_evidence(kernels: Floats, errors: Floats, fixed: Floats) -> Floats:

@@ -56,7 +56,8 @@ from advisor.planners.core.setup import Transformer
 from advisor.planners.links.collectives import ring_all_reduce_s
 from advisor.planners.links.gradients import ScalingParameters
 from advisor.planners.links.scaling import MeasuredPlacements, Placements
-from advisor.planners.step.describe import convolutional_work, parse_network, transformer_work
+from advisor.planners.step.describe import transformer_work
+from advisor.planners.step.describe_convolutions import convolutional_work, parse_network
 from advisor.planners.step.device_rates import unmeasured
 from advisor.planners.systems.internet_peers import rate_after_a_minute, rate_of_parts
 

@@ -1,11 +1,26 @@
 """Columns of the layout model: transformers, machines, software and layouts as arrays.
 
-Further parts: measured time of one layer by micro-batch: what the mixed-GPU planners start from;
-records of arrays as tables: some rows of one, one put into another, one behind another.
-
 Every field is a number or an array; the fields of all four records broadcast against one another.
 A table of measured runs is columns of one length; a search is a few axes, and what depends on two
 of them is computed on two of them only.
+
+Measured time of one layer by micro-batch: what the mixed-GPU planners start from.
+
+| here             | Cephalo      | meaning                                                 |
+|------------------|--------------|---------------------------------------------------------|
+| ``forward_s``    | t_f(m)       | forward of one layer at micro-batch m [s]               |
+| ``backward_s``   | t_b(m)       | its backward, without recomputation [s]                 |
+| ``forward_line`` | a_f m + c_f  | (a_f, c_f): outside the measured range [s/sample], [s]  |
+
+Inside the measured range the points rule (between two of them, linear interpolation); outside,
+the line. Source: Cephalo (ICS'25), ``split_workload.py`` and ``runtime_estimator.py`` of its
+repository; on its 232 profiled cases the line errs 2.0 % in the median, 7.1 % at the 90th
+percentile.
+
+Records of arrays as tables: some rows of one, one put into another, one behind another.
+
+A record is a frozen dataclass whose fields are arrays with one entry a row, tuples or mappings
+of such arrays, or further records; everything else (names, scalars, None) belongs to all rows.
 """
 
 from __future__ import annotations
@@ -20,20 +35,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from advisor.planners.core.errors import check_positive, refused
 from advisor.planners.core.setup import Transformer, head_width, model_matrices, scored_width
-
-# Measured time of one layer by micro-batch: what the mixed-GPU planners start from.
-#
-# | here             | Cephalo      | meaning                                                 |
-# |------------------|--------------|---------------------------------------------------------|
-# | ``forward_s``    | t_f(m)       | forward of one layer at micro-batch m [s]               |
-# | ``backward_s``   | t_b(m)       | its backward, without recomputation [s]                 |
-# | ``forward_line`` | a_f m + c_f  | (a_f, c_f): outside the measured range [s/sample], [s]  |
-#
-# Inside the measured range the points rule (between two of them, linear interpolation); outside,
-# the line. Source: Cephalo (ICS'25), ``split_workload.py`` and ``runtime_estimator.py`` of its
-# repository; on its 232 profiled cases the line errs 2.0 % in the median, 7.1 % at the 90th
-# percentile.
-
 
 Floats = NDArray[np.float64]
 Line = tuple[float, float]
@@ -89,16 +90,6 @@ class LayerLatency:
         return (
             self._curve(m, self.forward_s, self.forward_line),
             self._curve(m, self.backward_s, self.backward_line),
-        )
-
-    def scaled(self, factor: float) -> LayerLatency:
-        """Return the latency of a device that is ``factor`` times slower throughout."""
-        return LayerLatency(
-            micro_batches=self.micro_batches,
-            forward_s=tuple(factor * t for t in self.forward_s),
-            backward_s=tuple(factor * t for t in self.backward_s),
-            forward_line=(factor * self.forward_line[0], factor * self.forward_line[1]),
-            backward_line=(factor * self.backward_line[0], factor * self.backward_line[1]),
         )
 
     def _curve(self, m: Floats, points: tuple[float, ...], line: Line) -> Floats:
@@ -439,12 +430,6 @@ def pick(values: Sequence[Column], code: Column) -> Floats:
     if np.ndim(code) == 0:  # the values may then be columns themselves
         return np.asarray(values[int(code)], float)
     return np.asarray(values, float)[np.asarray(code, np.int64)]
-
-
-# Records of arrays as tables: some rows of one, one put into another, one behind another.
-#
-# A record is a frozen dataclass whose fields are arrays with one entry a row, tuples or mappings
-# of such arrays, or further records; everything else (names, scalars, None) belongs to all rows.
 
 
 Record = TypeVar("Record")

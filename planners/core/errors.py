@@ -1,7 +1,10 @@
 """The one error the planners raise for what a user can cause.
 
-Further parts: refusing amounts that make no sense, where they enter the planners; constants and
-conversions: the only place of the planners with 2**30 or 3600.
+Refusing amounts that make no sense, where they enter the planners.
+
+A NaN compares as neither more nor less, so that a search takes it for the fastest and a
+simulation waits for it for ever. The nouns are checked when they are made; what is computed from
+them need not be checked again.
 """
 
 from __future__ import annotations
@@ -34,13 +37,6 @@ def refused(message: str, hint: str = "") -> PlanningError:
 def impossible(message: str, hint: str = "") -> PlanningError:
     """Return the error of constraints that nothing satisfies: exit code 3."""
     return PlanningError(message, hint=hint, exit_code=3)
-
-
-# Refusing amounts that make no sense, where they enter the planners.
-#
-# A NaN compares as neither more nor less, so that a search takes it for the fastest and a
-# simulation waits for it for ever. The nouns are checked when they are made; what is computed from
-# them need not be checked again.
 
 
 # Ten times beyond what anybody has trained is a slip of the finger.
@@ -115,9 +111,6 @@ def _refuse(subject: str, name: str, amount: ArrayLike, is_good: ArrayLike, want
     bad = np.atleast_1d(np.asarray(amount, float))[~np.atleast_1d(is_good)]
     if bad.size:
         raise refused(f"{subject}: {name} of {bad[0]:g} is out of range", f"give {wanted}")
-
-
-# Constants and conversions: the only place of the planners with 2**30 or 3600.
 
 
 MIB = 2**20

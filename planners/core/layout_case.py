@@ -127,10 +127,6 @@ class LayoutParameters:
     host_update_bytes_per_s: float = 20e9
 
 
-# ------------------------------------------------------------------------------------------
-# Times of a model's units on one device by micro-batch.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitTimes:
     """Times of a model's units on one device."""
@@ -165,9 +161,6 @@ class UnitTimes:
         share, i = (b - known[i]) / (known[i + 1] - known[i]), i[..., 0]
         inside = values[i] * (1 - share) + values[i + 1] * share
         return np.where(b < known[0], below, inside)
-
-
-# One question to the layout model: which transformers, how laid out, on what, run by what.
 
 
 # Share of the datasheet's bandwidth that streaming kernels reach (measured, A100 and H100).

@@ -1,10 +1,13 @@
 """Nouns of the planners: a job's work, devices, links, machines and layouts.
 
-Further parts: moments of a recorded step: what lived beside weights and optimizer state.
-
 Units stand in the names; sizes are bytes, rates bytes/s and flop/s, times seconds. Nothing here
 knows of prices, files or providers. Thousands of layouts are columns of arrays inside the
 planners; the objects here are for what comes in and what is shown.
+
+Moments of a recorded step: what lived beside weights and optimizer state.
+
+The replay of a step's allocations at every size of the batch at once: whatever the micro-batch,
+the step's peak is one of these moments (the upper hull of fixed and growing bytes).
 """
 
 from __future__ import annotations
@@ -19,40 +22,7 @@ from numpy.typing import NDArray
 
 from advisor.planners.core.arrays import concatenate, select
 from advisor.planners.core.errors import check_counts, check_not_negative, check_positive
-from advisor.planners.core.setup import (
-    DEFAULT_SETUP,
-    PRECISION_BYTES,
-    Precision,
-    TrainingSetup,
-    Transformer,
-)
-
-__all__ = [
-    "DEFAULT_SETUP",
-    "PRECISION_BYTES",
-    "Device",
-    "Layer",
-    "Layout",
-    "Link",
-    "Moment",
-    "Node",
-    "Operator",
-    "OperatorKind",
-    "Operators",
-    "Phase",
-    "Precision",
-    "Recompute",
-    "Schedule",
-    "TrainingSetup",
-    "Transformer",
-    "Work",
-]
-
-
-# Moments of a recorded step: what lived beside weights and optimizer state.
-#
-# The replay of a step's allocations at every size of the batch at once: whatever the micro-batch,
-# the step's peak is one of these moments (the upper hull of fixed and growing bytes).
+from advisor.planners.core.setup import DEFAULT_SETUP, Precision, TrainingSetup, Transformer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,5 @@
 """Training setup of a job: kernels, optimizer, stored weights, adapters, frozen layers.
 
-Further parts: a transformer in a few numbers, and how many parameters it has; training stacks by
-name: what each does where its user changes nothing.
-
 Bytes of a parameter that is trained, by what is stored and computed in:
 
 | weights | precision   | weight | gradient | AdamW          | together             |
@@ -15,6 +12,21 @@ Sources: S. Rajbhandari et al., ZeRO, SC'20, section 3.1 (2 + 2 + 12); D. Naraya
 (fp32 gradients); T. Dettmers et al., "8-bit Optimizers via Block-wise Quantization", ICLR 2022;
 E. Hu et al., LoRA, 2021; T. Dettmers et al., QLoRA, NeurIPS 2023; N. Shazeer and M. Stern,
 Adafactor, ICML 2018.
+
+Training stacks by name: what each does where its user changes nothing.
+
+| stack                | is                                                                 |
+|----------------------|--------------------------------------------------------------------|
+| ``nemo``             | NeMo, Megatron-Bridge: Megatron Core with NVIDIA's recipes         |
+| ``megatron-core``    | Megatron-LM since 2023 (Megatron Core, Transformer Engine)         |
+| ``megatron-lm``      | Megatron-LM of 2020 to 2022: unfused attention, nothing overlapped |
+| ``megatron-deepspeed`` | the same in DeepSpeed's 3D parallelism                           |
+| ``deepspeed``        | DeepSpeed's ZeRO around a Hugging Face model                       |
+| ``torchtitan``       | FSDP2, ``torch.compile``, selective recomputation                  |
+| ``llm-foundry``      | MosaicML's Composer with FSDP                                      |
+| ``trainer``          | Hugging Face's Trainer (SFTTrainer): DDP, or FSDP over several     |
+| ``fsdp``             | a loop of one's own around FSDP, eager                             |
+| ``ddp``, ``ddp-compiled`` | a loop of one's own around DistributedDataParallel            |
 """
 
 from __future__ import annotations
@@ -24,9 +36,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from advisor.planners.core.errors import check_counts, check_not_negative, refused
-
-# A transformer in a few numbers, and how many parameters it has.
-
 
 _QKVO: Final = ("query", "key", "value", "projection")
 
@@ -408,19 +417,15 @@ class TrainingSetup:
         rest = (parameters - matrices) * self.weight_bytes(precision)
         return trained + matrices * self.frozen_bytes(precision) + rest
 
-    def mean_bytes(self, model: Transformer, precision: Precision) -> ParameterBytes:
-        """Return weight, gradient and optimizer bytes, each a mean over the model's parameters.
+    def mean_weight_bytes(self, model: Transformer, precision: Precision) -> float:
+        """Return what the weights that compute take, a mean over the model's parameters.
 
-        Weights are the copy that computes; master copies count as the optimizer's.
+        Master copies count as the optimizer's.
         """
         share, master = self.trainable_fraction(model), self.master_bytes(precision)
         stored = self.parameter_bytes(model, precision) / transformer_parameters(model)
         cast = self.weight_bytes(precision) if master else 0.0  # beside the master
-        return ParameterBytes(
-            weight=stored - share * master + share * cast,
-            gradient=share * self.gradient_bytes(precision),
-            optimizer=share * self.optimizer_bytes(precision),
-        )
+        return stored - share * master + share * cast
 
     def adapter_parameters(self, model: Transformer) -> int:
         """Return the parameters of the adapters: r (inner + columns) for every matrix.
@@ -459,31 +464,7 @@ class TrainingSetup:
         return model.layers * min(max(self.frozen_fraction * whole - table, 0.0) / layers, 1.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParameterBytes:
-    """Bytes of a parameter: the weight that computes, its gradient, optimizer and master copy."""
-
-    weight: float
-    gradient: float
-    optimizer: float
-
-
 DEFAULT_SETUP: Final = TrainingSetup()
-
-# Training stacks by name: what each does where its user changes nothing.
-#
-# | stack                | is                                                                 |
-# |----------------------|--------------------------------------------------------------------|
-# | ``nemo``             | NeMo, Megatron-Bridge: Megatron Core with NVIDIA's recipes         |
-# | ``megatron-core``    | Megatron-LM since 2023 (Megatron Core, Transformer Engine)         |
-# | ``megatron-lm``      | Megatron-LM of 2020 to 2022: unfused attention, nothing overlapped |
-# | ``megatron-deepspeed`` | the same in DeepSpeed's 3D parallelism                           |
-# | ``deepspeed``        | DeepSpeed's ZeRO around a Hugging Face model                       |
-# | ``torchtitan``       | FSDP2, ``torch.compile``, selective recomputation                  |
-# | ``llm-foundry``      | MosaicML's Composer with FSDP                                      |
-# | ``trainer``          | Hugging Face's Trainer (SFTTrainer): DDP, or FSDP over several     |
-# | ``fsdp``             | a loop of one's own around FSDP, eager                             |
-# | ``ddp``, ``ddp-compiled`` | a loop of one's own around DistributedDataParallel            |
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,6 @@ from .own_runs import from_logarithms as from_logarithms
 from .own_runs import logarithms as logarithms
 from .own_runs import sensitivity as sensitivity
 from .pipeline import bubble_fraction as bubble_fraction
-from .pipeline import even_s as even_s
 from .pipeline import partition as partition
 from .pipeline import replay_s as replay_s
 from .pipeline import timeline as timeline
@@ -36,5 +35,5 @@ from .time import fixed_s as fixed_s
 from .time import optimizer_s as optimizer_s
 from .time import step_times as step_times
 from .time import update_s as update_s
+from .unit_search import UnitProblem as UnitProblem
 from .unit_search import search_units as search_units
-from .unit_stages import UnitProblem as UnitProblem

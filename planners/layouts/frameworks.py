@@ -1,7 +1,21 @@
-"""Rules of Megatron-LM's ``pretrain_gpt.py`` about layouts (megatron-core 0.16.1).
+"""Rules of released frameworks about layouts, each with the place where the framework says so.
 
-Read: the package's configuration classes, which check themselves when they are made, and
-``validate_args`` of the repository's ``megatron/training/arguments.py``.
+A rule is a fact about a combination that the framework refuses, or for which it has no switch.
+Rules read columns, so that a search applies the same table to a block of layouts as a command
+does to one. A layout can run if one framework accepts all of it; a search that leaves the others
+out proposes nothing that cannot be started.
+
+| framework   | what starts it                                                              |
+|-------------|-----------------------------------------------------------------------------|
+| `trainer`   | Hugging Face Trainer on PyTorch's DDP and FSDP2 (transformers, accelerate)  |
+| `deepspeed` | Hugging Face Trainer, or `deepspeed.initialize`, with a DeepSpeed config    |
+| `megatron`  | Megatron-LM's `pretrain_gpt.py`                                             |
+| `torchtitan` | torchtitan's `train.py`, where its user names it                           |
+| `torch`     | a recorded script with PyTorch's own calls (`estimate.launch`)              |
+
+Releases read: megatron-core 0.16.1 and the `megatron/training/arguments.py` of its time
+(configuration classes, which check themselves when they are made, and ``validate_args``),
+deepspeed 0.19.8, transformers 5.23, accelerate 1.15, torch 2.13, torchtitan 0.3.
 """
 
 from __future__ import annotations
@@ -26,30 +40,10 @@ from advisor.planners.core import (
     TrainingSetup,
 )
 
-# ------------------------------------------------------------------------------------------
-# Rules of released frameworks about layouts, each with the place where the framework says so.
-#
-# A rule is a fact about a combination that the framework refuses, or for which it has no switch.
-# Rules read columns, so that a search applies the same table to a block of layouts as a command
-# does to one (``planners.layouts.frameworks``). Each framework's stand in ``RULES``.
-#
-# | framework   | what starts it                                                              |
-# |-------------|-----------------------------------------------------------------------------|
-# | `trainer`   | Hugging Face Trainer on PyTorch's DDP and FSDP2 (transformers, accelerate)  |
-# | `deepspeed` | Hugging Face Trainer, or `deepspeed.initialize`, with a DeepSpeed config    |
-# | `megatron`  | Megatron-LM's `pretrain_gpt.py`                                             |
-# | `torchtitan` | torchtitan's `train.py`, where its user names it                           |
-# | `torch`     | a recorded script with PyTorch's own calls (`estimate.launch`)              |
-#
-# Releases read: megatron-core 0.16.1 and the `megatron/training/arguments.py` of its time,
-# deepspeed 0.19.8, transformers 5.23, accelerate 1.15, torch 2.13, torchtitan 0.3.
-
-
 Bools = NDArray[np.bool_]
 Numbers = NDArray[Any]
 Framework = Literal["trainer", "deepspeed", "megatron", "torchtitan", "torch"]
 NONE, SELECTIVE, FULL = (RECOMPUTES.index(r) for r in ("none", "selective", "full"))
-HALF: Final = ("bf16", "fp16")
 SINGLE: Final = ("fp32", "tf32")
 
 
@@ -93,6 +87,14 @@ class Case:
         return np.asarray(~self.is_hierarchical | divides)
 
     @property
+    def offloads_whole_shards(self) -> Bools:
+        """Parameters and optimizer are offloaded together, from ZeRO-3, or neither is."""
+        return np.asarray(
+            (self.offloads_optimizer == self.offloads_parameters)
+            & ((self.offloads_parameters == 0) | (self.zero_stage == 3))
+        )
+
+    @property
     def keeps_or_repeats(self) -> Bools:
         """Recomputation of all or nothing."""
         return np.asarray(self.recompute != SELECTIVE)
@@ -121,6 +123,20 @@ class FrameworkRule:
     of_shapes: bool = False  # the rule needs the model's dimensions
 
 
+def _runs_in(source: str, *precisions: str) -> FrameworkRule:
+    """Return the rule that products run in one of these precisions."""
+    return FrameworkRule(
+        f"precision is one of {', '.join(precisions[:-1])} and {precisions[-1]}",
+        source,
+        lambda c: c.precision in precisions,
+    )
+
+
+_REPEATS_LAYERS: Final = FrameworkRule(
+    "gradient checkpointing repeats whole layers",
+    "transformers/modeling_utils.py: gradient_checkpointing_enable",
+    lambda c: c.keeps_or_repeats,
+)
 _CORE: Final = "megatron/core/"
 _ARGUMENTS: Final = "megatron/training/arguments.py: validate_args"
 _TRANSFORMER: Final = _CORE + "transformer/transformer_config.py: __post_init__"
@@ -203,11 +219,7 @@ MEGATRON: Final[tuple[FrameworkRule, ...]] = (
         "transformer_engine/pytorch/attention: get_attention_backend",
         lambda c: (c.cp == 1) | (c.precision not in SINGLE),
     ),
-    FrameworkRule(
-        "precision is one of bf16, fp16, fp8, fp4, tf32 and fp32",
-        _ARGUMENTS,
-        lambda c: c.precision in (*HALF, *SINGLE, "fp8", "fp4"),
-    ),
+    _runs_in(_ARGUMENTS, "bf16", "fp16", "fp8", "fp4", "tf32", "fp32"),
     FrameworkRule(
         "pretrain_gpt.py trains all weights: no adapters, no frozen layers",
         _ARGUMENTS + " (no such argument)",
@@ -295,12 +307,6 @@ MEGATRON: Final[tuple[FrameworkRule, ...]] = (
 )
 
 
-# ------------------------------------------------------------------------------------------
-# Rules of the Hugging Face Trainer, DeepSpeed and PyTorch's own calls about layouts.
-#
-# Releases read: transformers 5.23, accelerate 1.15, deepspeed 0.19.8, torch 2.13.
-
-
 _PLUGIN: Final = "accelerate/utils/dataclasses.py: FullyShardedDataParallelPlugin.__post_init__"
 TRAINER: Final[tuple[FrameworkRule, ...]] = (
     FrameworkRule(
@@ -318,18 +324,11 @@ TRAINER: Final[tuple[FrameworkRule, ...]] = (
         "accelerate/parallelism_config.py: _validate_accelerator",
         lambda c: c.groups_divide,
     ),
-    FrameworkRule(
-        "gradient checkpointing repeats whole layers",
-        "transformers/modeling_utils.py: gradient_checkpointing_enable",
-        lambda c: c.keeps_or_repeats,
-    ),
+    _REPEATS_LAYERS,
     FrameworkRule(
         "FSDP offloads parameters and optimizer together, and DDP neither",
         _PLUGIN,
-        lambda c: (
-            (c.offloads_optimizer == c.offloads_parameters)
-            & ((c.offloads_parameters == 0) | (c.zero_stage == 3))
-        ),
+        lambda c: c.offloads_whole_shards,
     ),
     FrameworkRule(
         "FSDP offloads the activations that checkpointing keeps, and no others",
@@ -341,11 +340,7 @@ TRAINER: Final[tuple[FrameworkRule, ...]] = (
         "bitsandbytes documentation: FSDP-QLoRA, quantized data storage",
         lambda c: (c.setup.base_bits != 8) | (c.zero_stage == 0),
     ),
-    FrameworkRule(
-        "precision is one of bf16, fp16, tf32 and fp32",
-        "transformers/training_args.py",
-        lambda c: c.precision in (*HALF, *SINGLE),
-    ),
+    _runs_in("transformers/training_args.py", "bf16", "fp16", "tf32", "fp32"),
     FrameworkRule(
         "16-bit moments beside fp32 weights need an optimizer that is no longer released",
         "transformers/trainer_optimizer.py: _get_adamw_anyprecision (torchdistx)",
@@ -386,16 +381,8 @@ DEEPSPEED: Final[tuple[FrameworkRule, ...]] = (
         "deepspeed/runtime/activation_checkpointing/checkpointing.py: checkpoint",
         lambda c: c.offloads_activations == 0,
     ),
-    FrameworkRule(
-        "gradient checkpointing repeats whole layers",
-        "transformers/modeling_utils.py: gradient_checkpointing_enable",
-        lambda c: c.keeps_or_repeats,
-    ),
-    FrameworkRule(
-        "precision is one of bf16, fp16, tf32 and fp32",
-        "deepspeed/runtime/precision_config.py",
-        lambda c: c.precision in (*HALF, *SINGLE),
-    ),
+    _REPEATS_LAYERS,
+    _runs_in("deepspeed/runtime/precision_config.py", "bf16", "fp16", "tf32", "fp32"),
     FrameworkRule(
         "16-bit moments and weights come together, with ZeRO 1 to 3",
         "deepspeed/runtime/config.py: _do_error_check",
@@ -428,11 +415,7 @@ TORCHTITAN: Final[tuple[FrameworkRule, ...]] = (
     FrameworkRule(
         "parameters and optimizer are offloaded together, from sharded ranks, and nothing else",
         _TITAN + "TrainingConfig.enable_cpu_offload",
-        lambda c: (
-            (c.offloads_activations == 0)
-            & (c.offloads_optimizer == c.offloads_parameters)
-            & ((c.offloads_parameters == 0) | (c.zero_stage == 3))
-        ),
+        lambda c: (c.offloads_activations == 0) & c.offloads_whole_shards,
     ),
     FrameworkRule(
         "all weights are trained, in fp32, by AdamW",
@@ -443,11 +426,7 @@ TORCHTITAN: Final[tuple[FrameworkRule, ...]] = (
             and c.setup.optimizer == "adamw"
         ),
     ),
-    FrameworkRule(
-        "precision is one of bf16, fp8, tf32 and fp32",
-        _TITAN + "TrainingConfig.mixed_precision_param",
-        lambda c: c.precision in ("bf16", "fp8", *SINGLE),
-    ),
+    _runs_in(_TITAN + "TrainingConfig.mixed_precision_param", "bf16", "fp8", "tf32", "fp32"),
     FrameworkRule(
         "heads, key/value heads and feed-forward width must divide over the tensor-parallel ranks",
         "torch.distributed.tensor.parallel.parallelize_module",
@@ -505,10 +484,7 @@ TORCH: Final[tuple[FrameworkRule, ...]] = (
     FrameworkRule(
         "FSDP offloads parameters and optimizer together",
         "torch.distributed.fsdp.CPUOffloadPolicy",
-        lambda c: (
-            (c.offloads_optimizer == c.offloads_parameters)
-            & ((c.offloads_parameters == 0) | (c.zero_stage == 3))
-        ),
+        lambda c: c.offloads_whole_shards,
     ),
     FrameworkRule(
         "activations are offloaded from whole models that are not recomputed",
@@ -516,13 +492,6 @@ TORCH: Final[tuple[FrameworkRule, ...]] = (
         lambda c: (c.offloads_activations == 0) | ((c.pp == 1) & (c.recompute == NONE)),
     ),
 )
-
-
-# ------------------------------------------------------------------------------------------
-# Layouts that a released framework runs, as columns and one by one.
-#
-# A layout can run if one framework accepts all of it (``planners.layouts.frameworks``); a
-# search that leaves the others out proposes nothing that cannot be started.
 
 
 RULES: Final[dict[Framework, tuple[FrameworkRule, ...]]] = {

@@ -14,15 +14,34 @@ al. (GPipe, 2019), Narayanan et al. (SC'21, section 2.2). GPipe and 1F1B take eq
 differ in memory: m against p micro-batches in flight.
 
 Uneven stages: every device runs its passes in its schedule's order, each as soon as the device is
-free and its input has arrived. ``replay_s`` computes those start times exactly, all independent
-passes of all plans at once: the passes are sorted into levels of their dependency graph, which
-depends on (p, m, v) and not on the times, so that a replay takes about 2 (m + p) array operations.
+free and its input has arrived. ``replay_s`` computes those start times exactly. How many
+micro-batches a stage holds is ``planners.memory.transformers``'s (``in_flight``).
+
+Cutting a model's layers into pipeline stages under memory caps, by dynamic programming.
+
+| here             | papers   | meaning                                                         |
+|------------------|----------|-----------------------------------------------------------------|
+| ``layer_s``      | T        | t_f + t_b of each layer on each stage's device [s]              |
+| ``micro_batches``| m        | micro-batches in a step                                         |
+| ``slowest_s``    | t_max    | the longest stage: guessed, from the set of possible stages [s] |
+| ``send_s``       | C        | both ways over the cut behind a layer [s]                       |
+
+Objective: sum of the stages + (m-1) x the slowest stage, the step time of a pipeline whose
+stages block on sending. For a guess of the slowest stage the least sum is a dynamic programme
+over (stage, layers placed); guesses rise and stop when even the least sum cannot win any more.
+Exact. Sources: Alpa (OSDI'22, section 5), PipeDream (SOSP'19) for the recurrence.
+
+A pipeline's step drawn out: which pass runs on which device from when to when.
+
+Stages are even and a backward pass takes twice as long as a forward one, as products do: that is
+how schedules are drawn in the papers of ``pipeline``. The order of passes and what waits for
+what are exactly those that step times are computed from.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -46,51 +65,18 @@ def bubble_fraction(
     return np.asarray((p - 1) / (v * m))
 
 
-def even_s(
-    stages: ArrayLike,
-    micro_batches: ArrayLike,
-    stage_s: ArrayLike,
-    *,
-    virtual_stages: ArrayLike = 1,
-) -> Floats:
-    """Return the step time of even stages without links: m (1 + bubble) stage_s [s].
-
-    ``stage_s``: t_f + t_b of one micro-batch on one device [s].
-    """
-    ideal = np.asarray(micro_batches, float) * np.asarray(stage_s, float)
-    return np.asarray(ideal * (1 + bubble_fraction(stages, micro_batches, virtual_stages)))
-
-
-def in_flight(
-    stages: int, micro_batches: int, *, schedule: Schedule, virtual_stages: int = 1
-) -> Floats:
-    """Return how many micro-batches' activations each stage holds at most.
-
-    Counted in micro-batches of all the stage's layers; an interleaved device holds chunks, v of
-    which are one micro-batch.
-    """
-    rank = np.arange(stages)
-    if schedule == "gpipe":
-        return np.full(stages, float(micro_batches))
-    if schedule == "1f1b":
-        return np.minimum(stages - rank, micro_batches).astype(float)
-    warm_up = np.array([_warm_up(int(r), stages, micro_batches, virtual_stages) for r in rank])
-    held = np.minimum(warm_up + 1, micro_batches * virtual_stages)
-    return np.asarray(held / virtual_stages)
-
-
 def replay_s(
-    forward_s: ArrayLike,
-    backward_s: ArrayLike,
+    forward_s: Sequence[float],
+    backward_s: Sequence[float],
     micro_batches: int,
     *,
     schedule: Schedule = "1f1b",
-    send_s: ArrayLike = 0.0,
+    send_s: Sequence[float] | None = None,
     virtual_stages: int = 1,
-) -> Floats:
-    """Replay a schedule over stages of any length and return the step times, shape (...) [s].
+) -> float:
+    """Replay a schedule over stages of any length and return the step time [s].
 
-    ``forward_s``, ``backward_s``: (..., p), of one micro-batch, all chunks of the device together;
+    ``forward_s``, ``backward_s``: by stage, of one micro-batch, all chunks of the device together;
     a chunk takes 1/v of it [s]; ``micro_batches``: interleaving needs a multiple of p; ``send_s``:
     from each stage to the next (the last to the first, where interleaved), the same backwards; it
     delays the receiver and keeps no device busy [s]; ``virtual_stages``: more than 1 only where
@@ -98,60 +84,37 @@ def replay_s(
 
     Raises PlanningError if the schedule cannot be run with that many micro-batches.
     """
-    plans = np.shape(forward_s)[:-1]
-    end = pass_ends(
-        forward_s, backward_s, micro_batches, schedule=schedule, send_s=send_s,
-        virtual_stages=virtual_stages,
-    )  # fmt: skip
-    return np.asarray(end.max(axis=1).reshape(plans))
+    times = (forward_s, backward_s, send_s or [0.0] * len(forward_s))
+    ended = _pass_ends(*times, micro_batches, schedule, virtual_stages)
+    return max(max(one.values()) for one in ended)
 
 
-def pass_ends(
-    forward_s: ArrayLike,
-    backward_s: ArrayLike,
-    micro_batches: int,
-    *,
-    schedule: Schedule,
-    send_s: ArrayLike = 0.0,
-    virtual_stages: int = 1,
-) -> Floats:
-    """Return when every pass ends, shape (plans, passes); see ``replay_s`` [s].
-
-    A device's passes stand after the other's, each in its order (``device_order``).
-    """
-    forward = np.asarray(forward_s, float)
-    p = forward.shape[-1]
-    graph = _graph(schedule, p, micro_batches, virtual_stages)
-    durations = np.stack(
-        [forward.reshape(-1, p), np.broadcast_to(backward_s, forward.shape).reshape(-1, p)], axis=1
-    )  # (plans, forward or backward, stages)
-    send = np.broadcast_to(np.asarray(send_s, float), forward.shape).reshape(-1, p)
-    # The last column is the end of what has no predecessor.
-    end = np.zeros((durations.shape[0], graph.passes + 1))
-    for level in graph.levels:
-        took = durations[:, level.is_backward, level.device] / virtual_stages
-        arrived = end[:, level.source] + send[:, level.link] * level.crosses
-        end[:, level.index] = np.maximum(end[:, level.previous], arrived) + took
-    return end[:, :-1]
-
-
-@dataclass(frozen=True, slots=True)
-class _Level:
-    """Passes that depend only on earlier levels: arrays over the passes."""
-
-    index: Ints
-    previous: Ints  # the pass before it on its device
-    source: Ints  # the pass whose result it needs
-    device: Ints
-    is_backward: Ints
-    link: Ints  # the stage whose outgoing link the input crosses
-    crosses: Ints  # 0 where the input was made on the same device
-
-
-@dataclass(frozen=True, slots=True)
-class _Graph:
-    passes: int
-    levels: tuple[_Level, ...]
+def _pass_ends(
+    forward_s: Sequence[float], backward_s: Sequence[float], send_s: Sequence[float],
+    micro_batches: int, schedule: Schedule, virtual_stages: int,
+) -> list[dict[Pass, float]]:  # fmt: skip
+    """Return when every pass ends, by device in its order (``device_order``) [s]."""
+    stages = len(forward_s)
+    _check(schedule, stages, micro_batches, virtual_stages)
+    orders = [
+        device_order(schedule, r, stages, micro_batches, virtual_stages) for r in range(stages)
+    ]
+    ended: list[dict[Pass, float]] = [{} for _ in orders]
+    while any(len(done) < len(order) for done, order in zip(ended, orders, strict=True)):
+        for rank, order in enumerate(orders):
+            free_s = next(reversed(ended[rank].values()), 0.0)
+            for step in order[len(ended[rank]) :]:
+                arrived_s = 0.0
+                if source := _source(rank, step, stages, virtual_stages):
+                    sender, made = source
+                    if made not in ended[sender]:
+                        break
+                    # A gradient crosses the link that its activation came by.
+                    link_s = send_s[rank if step[0] else sender] if sender != rank else 0.0
+                    arrived_s = ended[sender][made] + link_s
+                took_s = (backward_s if step[0] else forward_s)[rank] / virtual_stages
+                free_s = ended[rank][step] = max(free_s, arrived_s) + took_s
+    return ended
 
 
 def _warm_up(rank: int, stages: int, micro_batches: int, virtual_stages: int) -> int:
@@ -207,46 +170,6 @@ def _check(schedule: Schedule, stages: int, micro_batches: int, virtual_stages: 
         )
 
 
-@lru_cache(maxsize=64)
-def _graph(schedule: Schedule, stages: int, micro_batches: int, virtual_stages: int) -> _Graph:
-    """Sort the passes of a schedule into levels of their dependency graph."""
-    _check(schedule, stages, micro_batches, virtual_stages)
-    orders = [
-        device_order(schedule, r, stages, micro_batches, virtual_stages) for r in range(stages)
-    ]
-    number = {
-        (r, step): i
-        for i, (r, step) in enumerate(
-            (r, step) for r, order in enumerate(orders) for step in order
-        )
-    }
-    nothing = len(number)
-    done: set[tuple[int, Pass]] = set()
-    rows: list[list[tuple[int, ...]]] = []
-    position = [0] * stages
-    while any(position[r] < len(orders[r]) for r in range(stages)):
-        ready = []
-        for r in range(stages):
-            if position[r] == len(orders[r]):
-                continue
-            step = orders[r][position[r]]
-            source = _source(r, step, stages, virtual_stages)
-            if source is not None and source not in done:
-                continue
-            before = number[r, orders[r][position[r] - 1]] if position[r] else nothing
-            needs = nothing if source is None else number[source]
-            link = 0 if source is None else (source[0] if not step[0] else r)
-            crosses = int(source is not None and source[0] != r)
-            ready.append((r, step, (before, needs, r, int(step[0]), link, crosses)))
-        # Level by level: what became ready in this round depends on earlier rounds only.
-        rows.append([(number[r, step], *rest) for r, step, rest in ready])
-        for r, step, _ in ready:
-            done.add((r, step))
-            position[r] += 1
-    levels = tuple(_Level(*np.array(row, dtype=np.int64).T) for row in rows)
-    return _Graph(nothing, levels)
-
-
 def _source(rank: int, step: Pass, stages: int, virtual_stages: int) -> tuple[int, Pass] | None:
     """Return (device, pass) whose result a pass needs; None for the first forward."""
     is_backward, micro, chunk = step
@@ -259,22 +182,6 @@ def _source(rank: int, step: Pass, stages: int, virtual_stages: int) -> tuple[in
     if chunk < virtual_stages - 1:
         return 0, (True, micro, chunk + 1)
     return rank, (False, micro, chunk)
-
-
-# ------------------------------------------------------------------------------------------
-# Cutting a model's layers into pipeline stages under memory caps, by dynamic programming.
-#
-# | here             | papers   | meaning                                                         |
-# |------------------|----------|-----------------------------------------------------------------|
-# | ``layer_s``      | T        | t_f + t_b of each layer on each stage's device [s]              |
-# | ``micro_batches``| m        | micro-batches in a step                                         |
-# | ``slowest_s``    | t_max    | the longest stage: guessed, from the set of possible stages [s] |
-# | ``send_s``       | C        | both ways over the cut behind a layer [s]                       |
-#
-# Objective: sum of the stages + (m-1) x the slowest stage, the step time of a pipeline whose
-# stages block on sending. For a guess of the slowest stage the least sum is a dynamic programme
-# over (stage, layers placed); guesses rise and stop when even the least sum cannot win any more.
-# Exact. Sources: Alpa (OSDI'22, section 5), PipeDream (SOSP'19) for the recurrence.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,8 +210,7 @@ def partition(
     ``layer_s``: (L,); per micro-batch; the second form where the stages' devices differ [s];
     ``send_s``: both ways over the cut behind each layer; paid by the stage before the cut [s];
     ``state_bytes``, ``activation_bytes``: a layer's parameters, gradients and optimizer state; its
-    saved activations for one micro-batch [bytes]; ``in_flight``: micro-batches held
-    (``planners.layouts.pipeline.in_flight``).
+    saved activations for one micro-batch [bytes]; ``in_flight``: micro-batches held.
 
     Raises PlanningError if there are fewer layers than stages, or no cut fits into the memory.
     """
@@ -424,14 +330,6 @@ def _nearest_miss(excess: Floats) -> str:
     return "each layer fits alone, together they do not"
 
 
-# ------------------------------------------------------------------------------------------
-# A pipeline's step drawn out: which pass runs on which device from when to when.
-#
-# Stages are even and a backward pass takes twice as long as a forward one, as products do: that is
-# how schedules are drawn in the papers of ``pipeline``. The order of passes and what waits for
-# what are exactly those that step times are computed from.
-
-
 BACKWARD = 2.0  # of a forward pass
 
 
@@ -461,27 +359,17 @@ def timeline(
     >>> [(one.stage, one.begin, one.end) for one in timeline(2, 1)]
     [(0, 0.0, 1.0), (0, 4.0, 6.0), (1, 1.0, 2.0), (1, 2.0, 4.0)]
     """
-    forward = np.ones(stages)
-    ends = pass_ends(
-        forward, BACKWARD * forward, micro_batches, schedule=schedule,
-        virtual_stages=virtual_stages,
-    )[0]  # fmt: skip
-    passes = (
-        (stage, one)
-        for stage in range(stages)
-        for one in device_order(schedule, stage, stages, micro_batches, virtual_stages)
-    )
-    found = []
-    for (stage, (is_backward, micro_batch, chunk)), end in zip(passes, ends.tolist(), strict=True):
-        took = (BACKWARD if is_backward else 1.0) / virtual_stages
-        found.append(
-            TimedPass(
-                stage=stage,
-                micro_batch=micro_batch,
-                chunk=chunk,
-                is_backward=is_backward,
-                begin=end - took,
-                end=end,
-            )
+    alike = [1.0] * stages, [BACKWARD] * stages, [0.0] * stages
+    ended = _pass_ends(*alike, micro_batches, schedule, virtual_stages)
+    return tuple(
+        TimedPass(
+            stage=stage,
+            micro_batch=micro_batch,
+            chunk=chunk,
+            is_backward=is_backward,
+            begin=end - (BACKWARD if is_backward else 1.0) / virtual_stages,
+            end=end,
         )
-    return tuple(found)
+        for stage, passes in enumerate(ended)
+        for (is_backward, micro_batch, chunk), end in passes.items()
+    )

@@ -4,6 +4,15 @@ Layouts are evaluated as blocks of columns (``planners.layouts.problem``): memor
 where it fits, block by block, so that memory stays bounded however many layouts there are.
 Deterministic: of equal layouts the first in the grid's order wins, which is the simpler one.
 Layouts that move anything to host memory are looked at only where they could be the fastest.
+
+Every valid layout of a transformer on so many devices, as three axes that broadcast.
+
+Axis 0 (``splits``): degrees, micro-batch and schedule, already checked against one another.
+Axis 1 (``recomputes``): recomputation. Axis 2 (``shards``): ZeRO stage, shard group and offload.
+What depends on one axis is computed on one axis only; the last two are short and the same for
+every split, so that a chunk of splits is a dense block. Tensor-parallel ranks always share the
+sequence outside their products (sequence parallelism): the same bytes travel, less is kept
+(Korthikanti et al., 2022, section 4.2).
 """
 
 from __future__ import annotations
@@ -44,21 +53,11 @@ from advisor.planners.memory import (
     StageAsked,
     host_bytes,
     memory_bytes,
+    model_state,
     needed_bytes,
-    parameter_bytes,
+    parameter_state,
 )
 from advisor.planners.step import block_times
-
-# ------------------------------------------------------------------------------------------
-# Every valid layout of a transformer on so many devices, as three axes that broadcast.
-#
-# Axis 0 (``splits``): degrees, micro-batch and schedule, already checked against one another.
-# Axis 1 (``recomputes``): recomputation. Axis 2 (``shards``): ZeRO stage, shard group and offload.
-# What depends on one axis is computed on one axis only; the last two are short and the same for
-# every split, so that a chunk of splits is a dense block. Tensor-parallel ranks always share the
-# sequence outside their products (sequence parallelism): the same bytes travel, less is kept
-# (Korthikanti et al., 2022, section 4.2).
-
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -317,10 +316,6 @@ def layout_at(layouts: Layouts, index: tuple[int, ...], shape: tuple[int, ...]) 
         shard_group=group if zero and group < ranks else None,
         offload=frozenset(o for o in OFFLOADS if at(f"offloads_{o}")),
     )
-
-
-# ------------------------------------------------------------------------------------------
-# A layout with what the model says of it, and what a search saw.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -605,8 +600,8 @@ class LayoutProblem(LayoutConditions):
         context = min(self.memory.alone_context_bytes, self.memory.context_bytes)
         room = devices * (self.capacity_bytes - context)
         computing_s = device_s * global_batch / devices
-        touched = float(software.gradient_bytes) + float(software.optimizer_state_bytes)
-        update_s = touched * self.trained_share * parameters / nodes
+        touched = model_state(0, software.gradient_bytes, software.optimizer_state_bytes)
+        update_s = touched.device_bytes * self.trained_share * parameters / nodes
         with_hosts_s = computing_s + update_s / self.parameters.host_update_bytes_per_s
         most = room + nodes * float(machines.host_memory_bytes)
         least_s = np.where(state_bytes <= room, computing_s, with_hosts_s)
@@ -614,8 +609,8 @@ class LayoutProblem(LayoutConditions):
 
     def least_state_bytes(self) -> float:
         """Return what the state takes of all devices together, one copy of it [bytes]."""
-        each = parameter_bytes(_ONE_DEVICE, self.software, self.shapes, np.ones(()))
-        return float(device_parameters(self.shapes, _ONE_DEVICE) * each)
+        each = parameter_state(_ONE_DEVICE, self.software, self.shapes, np.ones(()))
+        return float(device_parameters(self.shapes, _ONE_DEVICE) * each.device_bytes)
 
     def least_device_s_per_sample(self) -> float:
         """Return device-seconds that a sample takes at least, in any layout [s].

@@ -63,32 +63,6 @@ def node_counts(nodes: int) -> list[int]:
     return sorted({2**i for i in range(nodes.bit_length()) if 2**i <= nodes} | {nodes})
 
 
-def search(
-    transformer: Transformer,
-    machines: Machines,
-    nodes: int,
-    global_batch: int,
-    *,
-    space: SearchSpace | None = None,
-) -> Found:
-    """Return the fastest of all valid layouts on equal machines, with what was looked at.
-
-    The constants are those that ``LayoutProblem`` starts from; fitted ones are handed to it.
-
-    ``machines``: scalar columns of one kind of node.
-
-    Raises PlanningError if sizes make no sense, nothing divides, or nothing fits; the message
-    names the nearest miss and what would make it fit.
-    """
-    problem = LayoutProblem(transformer=transformer, machines=machines)
-    space, devices = space or SearchSpace(), nodes * int(machines.devices_per_node)
-    check(problem, devices, global_batch, space)
-    found = problem.search(devices, global_batch, space)
-    if found.best is None:
-        raise nothing_fits(problem, found, devices, global_batch, space)
-    return found
-
-
 def check(problem: LayoutProblem, devices: int, global_batch: int, space: SearchSpace) -> None:
     """Refuse sizes that make no sense, and constraints that contradict one another.
 

@@ -35,7 +35,13 @@ from advisor.planners.core import (
     passed_layers_share,
 )
 from advisor.planners.links import context_parallel_s, expert_parallel_s, tensor_parallel_s
-from advisor.planners.memory import accumulates_whole, is_megatron_core, kept_bytes, shard_ranks
+from advisor.planners.memory import (
+    accumulates_whole,
+    is_megatron_core,
+    kept_bytes,
+    model_state,
+    shard_ranks,
+)
 from advisor.planners.step import block_times
 
 # Buckets of Megatron's reductions: 40 million fp32 elements, or a million a rank where that is
@@ -164,7 +170,7 @@ def offload_s(case: LayoutCase, compute_s: Floats) -> Floats:
     # every parameter of its devices (16 bytes in mixed precision with AdamW).
     weight = np.asarray(software.weight_bytes, float)
     moved = weight + software.gradient_bytes
-    touched = moved + software.optimizer_state_bytes - weight
+    touched = model_state(0, software.gradient_bytes, software.optimizer_state_bytes).device_bytes
     fetched = np.where(np.asarray(layouts.zero_stage) == 3, held / shard_ranks(layouts), held)
     per_stage = np.ceil(np.asarray(shapes.layers) / layouts.pp)
     passed = per_stage * passed_layers_share(shapes, layouts)
@@ -329,8 +335,10 @@ def update_s(case: LayoutCase) -> Floats:
     updated = _updated_parameters(case) * (1 - np.asarray(case.layouts.offloads_optimizer))
     memory = case.stream_bytes_per_s
     # The constant was fitted where weights, gradients and AdamW's state are 18 bytes.
-    kept = np.asarray(software.weight_bytes, float) + software.gradient_bytes
-    share = (kept + software.optimizer_state_bytes) / _FITTED_STATE_BYTES
+    kept = model_state(
+        software.weight_bytes, software.gradient_bytes, software.optimizer_state_bytes
+    )
+    share = kept.device_bytes / _FITTED_STATE_BYTES
     moved = parameters.optimizer_bytes * share * updated / memory
     return np.asarray(moved * case.device_factor)
 

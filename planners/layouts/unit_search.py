@@ -1,36 +1,79 @@
-"""Layouts of a model cut at its units on equal machines: data, tensor and pipeline parallel.
+"""Layouts of a model that is cut at its units on equal machines: data, tensor, pipeline parallel.
 
-Every (machines, tp, pp, micro-batch, ZeRO stage, way with the activations) is tried
-(``planners.layouts.unit_stages`` has the equation); memory first, then time. Deterministic:
-of layouts that no measurement would tell apart the simplest wins.
+| here               | papers | meaning                                                           |
+|--------------------|--------|-------------------------------------------------------------------|
+| ``u``, ``a``       | b, m   | micro-batch, and micro-batches of a step on one device            |
+| ``dp, tp, pp``     | d, t, p| degrees; dp tp pp is the number of devices                        |
+| ``local``          | B / d  | samples of a step on one data-parallel rank                       |
+| ``T_i``            | T      | a micro-batch's passes, exchanges and sends on stage i [s]        |
+
+    step = max(sum_i T_i + (a - 1) max_i T_i + exposed reductions + optimizer + offload, load)
+
+with the stages cut by ``planners.layouts.pipeline`` over the units' times under the memory of the
+device (1F1B's micro-batches in flight); one stage is plain data parallel, its reductions hidden as
+``planners.links.gradients`` says. A transformer that is laid out by its shapes takes the same of
+its units, in even stages (``planners.layouts.time``); what it sends and reduces, and how much it
+waits for the slowest rank, differ. Sources: PipeDream and Alpa for the form, as in ``pipeline``;
+ZeRO-Offload (Ren et al., 2021) for the optimizer on the host; Shoeybi et al. (2019) for two
+all-reduces a block and direction.
+
+Every (machines, tp, pp, micro-batch, ZeRO stage, way with the activations) is looked at, by rising
+bound on its step, until no bound can win any more. Deterministic: of layouts that no measurement
+would tell apart the simplest wins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from functools import cache
-from typing import Final
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, lru_cache
+from itertools import product
+from typing import Any, Final
 
-from advisor.planners.core import Layout, PlanningError, impossible
+import numpy as np
+
+from advisor.planners.core import (
+    Floats,
+    Layout,
+    LayoutParameters,
+    Node,
+    PlanningError,
+    UnitTimes,
+    Work,
+    impossible,
+)
 from advisor.planners.layouts.frameworks import RECORDED, is_runnable, layout_columns
+from advisor.planners.layouts.pipeline import Partition, partition
 from advisor.planners.layouts.problem import (
     Found,
     PlannedLayout,
     SearchSpace,
     divisors,
     may_stand_alone,
+    planned,
 )
 from advisor.planners.layouts.search import misses
-from advisor.planners.layouts.unit_stages import (
-    INDISTINGUISHABLE,
-    UnitProblem,
-    UnitSplit,
-    least_s,
-    with_pipeline,
-    without_pipeline,
+from advisor.planners.layouts.time import StepTimes, between_stages_bytes_per_s, moved_s
+from advisor.planners.links import (
+    DataParallelColumns,
+    ScalingParameters,
+    data_parallel_step,
+    hierarchical_all_reduce_s,
 )
+from advisor.planners.memory import (
+    Kept,
+    MemoryParameters,
+    UnitTable,
+    base_bytes,
+    model_state,
+    offloaded_bytes,
+    unit_state_bytes,
+)
+from advisor.planners.step import TransformerBlocks
 
+# Repeats of one run on one machine with the same software scatter by 3 % (reference: MLPerf
+# rounds): a layout that gains less is not worth its complexity.
+INDISTINGUISHABLE: Final = 1.03
 # What becomes of activations and state, by rising cost: of equal layouts the first wins.
 _WAYS: Final = (
     Layout(),
@@ -45,6 +88,291 @@ _WAYS: Final = (
 _DEEPEST: Final = 64
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitProblem:
+    """A model to be cut at its units on one kind of node: an ordinary script's, as recorded."""
+
+    work: Work
+    table: UnitTable
+    blocks: TransformerBlocks | None
+    memory: MemoryParameters
+    scaling: ScalingParameters
+    node: Node
+    times: Mapping[int, UnitTimes]  # by tensor-parallel degree; 1 is always there
+    kept_free_bytes: float = 0.0  # of a device's memory, what a layout may not fill
+    # constants of what moves to the host and back
+    parameters: LayoutParameters = field(default_factory=LayoutParameters)
+    load_s_per_sample: float = 0.0  # of one device's share of the machine's loader cores [s]
+    loads_inline: bool = False  # loading happens in the training loop, not beside it
+    # what was found of the model whatever the machine, by what it depends on
+    seen: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def capacity_bytes(self) -> float:
+        """What a layout may fill of a device's memory."""
+        return self.node.device.memory_bytes - self.kept_free_bytes
+
+    def state_bytes(self, layout: Layout) -> Floats:
+        """Return each unit's weights, gradients and optimizer state on a device [bytes]."""
+        key = ("state", layout.tp, layout.dp, layout.zero_stage, layout.offload)
+        if key not in self.seen:
+            self.seen[key] = unit_state_bytes(
+                self.work, self.table, tp=layout.tp, dp=layout.dp, zero_stage=layout.zero_stage,
+                offload=layout.offload, memory=self.memory,
+            )  # fmt: skip
+        state: Floats = self.seen[key]
+        return state
+
+    def on_host_bytes(self, layout: Layout, micro_batch: Floats) -> Floats:
+        """Return the host memory that a machine's devices take for offloading [bytes]."""
+        if not layout.offload:
+            return np.zeros_like(micro_batch)
+        state = offloaded_bytes(
+            self.work, self.table, tp=layout.tp, dp=layout.dp, zero_stage=layout.zero_stage,
+            offload=layout.offload,
+        )  # fmt: skip
+        kept = float(self.table.kept_bytes(layout.tp, "kept").sum()) * micro_batch
+        moved = state + kept * ("activations" in layout.offload)
+        return np.asarray(moved * self.node.devices / layout.pp)
+
+    def pass_s(self, layout: Layout, micro_batch: Floats) -> tuple[Floats, Floats, Floats]:
+        """Return forward, backward and tensor-parallel exchange by unit, (..., n_units) [s]."""
+        forward, backward = self.times[layout.tp].at(micro_batch)
+        again = layout.recompute == "full"
+        if again:
+            backward = backward + forward
+        exchanged = np.zeros_like(forward)
+        if layout.tp > 1 and (blocks := self.blocks) is not None:
+            node = self.node
+            once = hierarchical_all_reduce_s(
+                micro_batch * blocks.tokens * blocks.hidden * blocks.element_bytes, layout.tp, 1,
+                node.intra.bytes_per_s, node.intra.latency_s, node.network.bytes_per_s,
+                node.network.latency_s, self.scaling.collectives,
+            )  # fmt: skip
+            exchanged = once[..., None] * (6.0 if again else 4.0) * self.table.is_block
+        return forward, backward, exchanged
+
+    def reduced(
+        self, layout: Layout, through_s: float, backward_s: float, optimizer_s: float,
+        share: float,
+    ) -> DataParallelColumns:  # fmt: skip
+        """Return the data-parallel columns of one stage's ranks.
+
+        To its reductions a pipeline is one long micro-batch.
+
+        ``through_s``: all micro-batches through all stages [s]; ``share``: of the model on each of
+        the ranks.
+        """
+        node, stage = self.node, layout.dp * layout.tp
+        steps = layout.accumulation_steps if layout.pp == 1 else 1
+        return data_parallel_step(
+            micro_batch_s=through_s / steps,
+            backward_s=backward_s,
+            optimizer_s=optimizer_s,
+            accumulation_steps=steps,
+            gradient_bytes=self.work.gradient_bytes * share,
+            buffer_bytes=self.work.buffer_bytes * share,
+            nodes=max(1, stage // node.devices),
+            devices_per_node=min(stage, node.devices) // layout.tp,
+            intra_bytes_per_s=node.intra.bytes_per_s,
+            intra_latency_s=node.intra.latency_s,
+            # The tp rings of a machine share its network.
+            network_bytes_per_s=node.network.bytes_per_s / layout.tp,
+            network_latency_s=node.network.latency_s,
+            has_rdma=node.network.bypasses_kernel,
+            zero_stage=layout.zero_stage,
+            parameters=self.scaling,
+        )
+
+    def offload_s(self, layout: Layout, compute_s: float) -> float:
+        """Return the exposed transfers to the host and its update of the optimizer [s]."""
+        node, offload = self.node, layout.offload
+        if not offload or node.host is None:
+            return 0.0
+        held = float(self.table.held_parameters(layout.tp).sum()) / layout.pp
+        share = held / max(self.work.parameters, 1)
+        weights = self.work.parameter_bytes * share
+        # Gradients down, parameters up; the CPUs touch gradients, parameters and state.
+        touched = model_state(weights, weights, self.work.optimizer_state_bytes * share)
+        updates = float("optimizer" in offload) / (layout.dp if layout.zero_stage else 1)
+        passing = 0.0
+        if "parameters" in offload:
+            passing += weights / (layout.dp if layout.zero_stage == 3 else 1)
+        if "activations" in offload:
+            kept = float(self.table.kept_bytes(layout.tp, "kept").sum())
+            passing += layout.micro_batch * kept
+        waits = moved_s(
+            self.parameters, node.host.bytes_per_s, node.devices, np.array(compute_s),
+            updated_bytes=updates * 2 * weights, touched_bytes=updates * touched.device_bytes,
+            passing_bytes=layout.accumulation_steps * 2 * passing,
+        )  # fmt: skip
+        return float(waits)
+
+    def load_s(self, step_s: float, samples: float) -> float:
+        """Return what loading one device's samples adds to a step [s]."""
+        load = self.load_s_per_sample * samples
+        return load if self.loads_inline else max(load - step_s, 0.0)
+
+    def send_s(self, layout: Layout, sent_bytes: Floats) -> Floats:
+        """Return handing messages over a cut, one way [s]."""
+        node = self.node
+        link = between_stages_bytes_per_s(
+            node.intra.bytes_per_s, node.network.bytes_per_s, node.devices,
+            layout.dp * layout.tp, layout.pp,
+        )  # fmt: skip
+        one = node.intra if layout.devices <= node.devices else node.network
+        return np.asarray(one.latency_s + sent_bytes / (layout.tp * float(link)))
+
+    def least_s(self, layout: Layout, micro_batches: Floats, steps: Floats) -> Floats:
+        """Return bounds from below on the step of any cut, by micro-batch [s]."""
+        u, pp = micro_batches, layout.pp
+        unit_s = np.asarray(sum(self.pass_s(layout, u)))  # (n, n_units)
+        whole_s = unit_s.sum(axis=1)
+        if pp == 1:
+            return np.asarray(steps * whole_s)
+        # Whatever the cuts, no less than the smallest outputs is handed over.
+        outputs = np.sort(self.table.output_bytes[:-1])[: pp - 1]
+        sends = 2 * self.send_s(layout, u[:, None] * outputs)
+        slowest_s = np.maximum(np.maximum(whole_s / pp, unit_s.max(axis=1)), sends[:, 0])
+        return np.asarray(whole_s + sends.sum(axis=1) + (steps - 1) * slowest_s)
+
+    def beside_bytes(self, layout: Layout, micro_batch: Floats) -> Floats:
+        """Return what a stage's device holds beside state and kept activations [bytes]."""
+        live = self.table.live_bytes(layout.tp, _kept(layout))
+        beside = base_bytes(self.work, micro_batch, self.memory)
+        return self.memory.slack * micro_batch * live + beside
+
+    def lacking_bytes(self, layout: Layout, micro_batch: Floats, steps: Floats) -> Floats:
+        """Return by how much an even cut's mean stage, or the host, misses its memory [bytes].
+
+        Shape (2, n): with as few micro-batches in flight as the last stage has, without which no
+        cut fits, and with those of the schedule.
+        """
+        held = self.memory.slack * self.table.kept_bytes(layout.tp, _kept(layout)).sum()
+        flights = np.minimum.outer(np.arange(1.0, layout.pp + 1), steps)
+        most = np.stack([flights[0], flights.mean(axis=0)]) * micro_batch * held
+        beside = self.beside_bytes(layout, micro_batch)
+        device = (self.state_bytes(layout).sum() + most) / layout.pp + beside - self.capacity_bytes
+        host = self.on_host_bytes(layout, micro_batch) - self.node.memory_bytes
+        return np.asarray(np.maximum(device, host))
+
+    def look(
+        self, layout: Layout, local: int, micro_batches: Floats, bounds_s: Floats, seen: Found
+    ) -> Iterator[PlannedLayout]:
+        """Yield a layout at the micro-batches that fit and could win, by rising bound."""
+
+        def at(row: int) -> Layout:
+            size = int(micro_batches[row])
+            return replace(layout, micro_batch=size, accumulation_steps=-(-local // size))
+
+        least, mean = self.lacking_bytes(layout, micro_batches, np.ceil(local / micro_batches))
+        if least.min() > 0:
+            seen.misses(max(float(mean.min()), 1.0), at(int(np.argmin(mean))))
+            return
+        for row in np.argsort(bounds_s, kind="stable").tolist():
+            if bounds_s[row] > INDISTINGUISHABLE * seen.least_s:
+                return
+            if least[row] > 0:
+                continue
+            cut = self.cut(at(row), seen)
+            if cut is None:
+                seen.misses(max(float(mean[row]), 1.0), at(row))
+                continue
+            seen.fitting += 1
+            if cut.step_s <= INDISTINGUISHABLE * seen.least_s:
+                yield self.over(cut, at(row), local, seen)
+
+    def cut(self, layout: Layout, seen: Found) -> Partition | None:
+        """Return the best cut of the units into a layout's stages, None where none fits."""
+        u = np.array(float(layout.micro_batch))
+        flights = np.minimum(np.arange(float(layout.pp), 0, -1), layout.accumulation_steps)
+        return _cut_under(
+            np.asarray(sum(self.pass_s(layout, u))),
+            2 * self.send_s(layout, u * self.table.output_bytes),
+            layout.accumulation_steps,
+            self.state_bytes(layout),
+            self.memory.slack * u * self.table.kept_bytes(layout.tp, _kept(layout)),
+            flights,
+            self.capacity_bytes - float(self.beside_bytes(layout, u)),
+            INDISTINGUISHABLE * seen.least_s,
+        )
+
+    def over(self, cut: Partition, layout: Layout, local: int, seen: Found) -> PlannedLayout:
+        """Return a layout over its cut; ``local``: samples of a step on one rank."""
+        u, a, times = np.array(float(layout.micro_batch)), layout.accumulation_steps, self.times
+        edges = np.concatenate([[0], np.cumsum(cut.layers)])
+        slow = int(np.argmax(cut.stage_s))
+        inside = slice(edges[slow], edges[slow + 1])
+        forward, backward, exchanged = (float(one[inside].sum()) for one in self.pass_s(layout, u))
+        parameters = np.add.reduceat(self.table.held_parameters(layout.tp), edges[:-1])
+        share = float(parameters.max()) / max(self.work.parameters, 1)
+        update_s = 0.0 if "optimizer" in layout.offload else times[layout.tp].optimizer_s
+        update_s *= share * layout.tp if layout.pp > 1 else 1.0
+        columns = self.reduced(layout, cut.step_s, backward, update_s, share)
+        moved_s = self.offload_s(layout, cut.step_s)
+        loaded_s = self.load_s(float(columns.step_s) + moved_s, local)
+        computed_s, traded_s = a * (forward + backward), a * exchanged
+        step = StepTimes(
+            step_s=columns.step_s + moved_s + loaded_s,
+            compute_s=np.array(computed_s),
+            inside_layer_s=np.array(traded_s),
+            pipeline_s=np.array(max(cut.step_s - computed_s - traded_s, 0.0)),
+            data_parallel_s=columns.exposed_s + columns.straggler_s,
+            optimizer_s=np.array(update_s / (layout.dp if layout.zero_stage else 1)),
+            offload_s=np.array(moved_s),
+            input_s=np.array(loaded_s),
+        )
+        used = np.asarray(max(cut.memory_bytes) + self.beside_bytes(layout, u))
+        found = planned(
+            layout, step, (used, self.on_host_bytes(layout, u)), (), (), stages=cut.layers,
+            log_sd=float(np.hypot(times[layout.tp].log_sd, columns.log_sd)),
+        )  # fmt: skip
+        seen.least_s = min(seen.least_s, found.step_s)
+        return found
+
+
+def _kept(layout: Layout) -> Kept:
+    """Return what becomes of the activations between forward and backward."""
+    if layout.recompute == "full":
+        return "recomputed"
+    return "offloaded" if "activations" in layout.offload else "kept"
+
+
+def _cut_under(
+    unit_s: Floats, send_s: Floats, micro_batches: int,
+    state: Floats, held: Floats, flights: Floats, capacity: float, worth_s: float,
+) -> Partition | None:  # fmt: skip
+    """Return the best cut whose stages hold no more than ``capacity``, None where none does.
+
+    Where the best of all cuts is slower than ``worth_s``, it is returned whatever it holds.
+    """
+    cut = _fastest_cut(unit_s.tobytes(), send_s.tobytes(), len(flights), micro_batches)
+    starts = np.concatenate([[0], np.cumsum(cut.layers)[:-1]])
+    stage_bytes = np.add.reduceat(state, starts) + flights * np.add.reduceat(held, starts)
+    if cut.step_s > worth_s or np.all(stage_bytes <= capacity):
+        return replace(cut, memory_bytes=tuple(stage_bytes.tolist()))
+    try:
+        return partition(
+            unit_s, micro_batches, stages=len(flights), send_s=send_s,
+            state_bytes=state, activation_bytes=held, in_flight=flights, capacity_bytes=capacity,
+        )  # fmt: skip
+    except PlanningError:
+        return None
+
+
+@lru_cache(maxsize=4096)
+def _fastest_cut(unit_s: bytes, send_s: bytes, stages: int, micro_batches: int) -> Partition:
+    """Return the best cut where memory is no matter: the same for all that divides state."""
+    times, sends = np.frombuffer(unit_s), np.frombuffer(send_s)
+    if stages == 1:
+        whole_s = float(times.sum())
+        return Partition(
+            layers=(times.size,), stage_s=(whole_s,), memory_bytes=(0.0,),
+            step_s=micro_batches * whole_s,
+        )  # fmt: skip
+    return partition(times, micro_batches, stages=stages, send_s=sends)
+
+
 def search_units(
     problem: UnitProblem,
     nodes: int,
@@ -57,7 +385,7 @@ def search_units(
 
     ``global_batch``: one that the data-parallel ranks do not divide is rounded up on some of them;
     ``space``: units are not divided by context or expert parallelism, nor recomputed selectively;
-    ``worth_s``: stages whose step is sure to be slower are not cut.
+    ``worth_s``: layouts whose step is sure to be slower are not looked at.
 
     Raises PlanningError if nothing divides or nothing fits; the message names the nearest miss.
     """
@@ -66,28 +394,21 @@ def search_units(
         if max(getattr(space, name) or 1, getattr(space, f"min_{name}")) > 1:
             raise impossible(f"units of layers are not divided by {name}")
     seen = Found(least_s=worth_s)
-    splits = tuple(_splits(problem, nodes, global_batch, space))
+    splits = list(_splits(problem, nodes, global_batch, space))
     # What moves to the host and back never pays where the model fits without.
     for is_offloaded in (False, True):
-        ways = [way for way in _admitted(space) if bool(way.offload) == is_offloaded]
-        found = list(_evaluated(_by_bound(splits, ways, space, seen), seen))
+        ways = [way for way in _WAYS if bool(way.offload) == is_offloaded]
+        candidates = list(_candidates(problem, splits, global_batch, ways, space))
+        found: list[PlannedLayout] = []
+        for bounds_s, layout, local, sizes in sorted(candidates, key=lambda x: x[0].min()):
+            if bounds_s.min() > INDISTINGUISHABLE * seen.least_s:
+                break
+            found += problem.look(layout, local, sizes, bounds_s, seen)
         if found:
-            return _simplest(found)
+            limit = INDISTINGUISHABLE * min(x.step_s for x in found)
+            return min((x for x in found if x.step_s <= limit), key=_complexity)
+        seen.considered += len(candidates)
     raise _nothing(problem, seen, nodes, global_batch, space)
-
-
-def _admitted(space: SearchSpace) -> list[Layout]:
-    return [
-        way
-        for way in _WAYS
-        if way.recompute in space.recomputes and way.offload <= set(space.offloads)
-    ]
-
-
-def _simplest(layouts: Sequence[PlannedLayout]) -> PlannedLayout:
-    """Return the simplest of the layouts that cannot be told from the fastest."""
-    limit = INDISTINGUISHABLE * min(x.step_s for x in layouts)
-    return min((x for x in layouts if x.step_s <= limit), key=_complexity)
 
 
 def _complexity(found: PlannedLayout) -> tuple[float, ...]:
@@ -102,10 +423,32 @@ def _complexity(found: PlannedLayout) -> tuple[float, ...]:
     )
 
 
+def _candidates(
+    problem: UnitProblem, splits: Sequence[Layout], global_batch: int, ways: Sequence[Layout],
+    space: SearchSpace,
+) -> Iterator[tuple[Floats, Layout, int, Floats]]:  # fmt: skip
+    """Yield layouts that something runs, each with a rank's samples and micro-batches to try.
+
+    First of each are bounds on its step, by micro-batch: neither what is moved to the host nor the
+    ZeRO stage is in them.
+    """
+    for split in splits:
+        local = -(-global_batch // split.dp)
+        sizes = np.array(_micro_batches(local, space), float)
+        bounds: dict[str, Floats] = {}
+        for way, zero in product(ways if sizes.size else (), space.zero_stages):
+            if not _is_run(problem, split, way, zero, space):
+                continue
+            layout = replace(way, dp=split.dp, tp=split.tp, pp=split.pp, zero_stage=zero)
+            if way.recompute not in bounds:
+                bounds[way.recompute] = problem.least_s(layout, sizes, np.ceil(local / sizes))
+            yield bounds[way.recompute], layout, local, sizes
+
+
 def _splits(
     problem: UnitProblem, nodes: int, global_batch: int, space: SearchSpace
-) -> Iterator[UnitSplit]:
-    """Yield the degrees that divide the machines, with the micro-batches to try."""
+) -> Iterator[Layout]:
+    """Yield the degrees that divide the machines."""
     per_node = problem.node.devices
     devices = nodes * per_node
     for tp in problem.times:
@@ -117,18 +460,8 @@ def _splits(
             is_whole = stage % per_node == 0 or per_node % stage == 0
             if space.pp not in (None, pp) or pp < space.min_pp or not is_whole:
                 continue
-            if dp > global_batch or pp > min(len(problem.table.names), _DEEPEST):
-                continue
-            local = -(-global_batch // dp)
-            micro_batches = _micro_batches(local, space)
-            if micro_batches:
-                yield UnitSplit(
-                    problem=problem,
-                    layout=Layout(dp=dp, tp=tp, pp=pp),
-                    nodes=nodes,
-                    local=local,
-                    micro_batches=micro_batches,
-                )
+            if dp <= global_batch and pp <= min(len(problem.table.names), _DEEPEST):
+                yield Layout(dp=dp, tp=tp, pp=pp)
 
 
 def _micro_batches(local: int, space: SearchSpace) -> tuple[int, ...]:
@@ -142,50 +475,23 @@ def _micro_batches(local: int, space: SearchSpace) -> tuple[int, ...]:
     return tuple(sorted(u for u in found if steps in (None, -(-local // u))))
 
 
-def _by_bound(
-    splits: Sequence[UnitSplit], ways: Sequence[Layout], space: SearchSpace, seen: Found
-) -> list[tuple[float, UnitSplit]]:
-    """Return every way and ZeRO stage of the splits with a bound on its step, the least first."""
-    bounds: dict[tuple[int, int, bool], float] = {}
-    found = []
-    for split in splits:
-        for layout in _layouts(split, ways, space):
-            seen.considered += len(split.micro_batches)
-            one = replace(split, layout=layout)
-            # Neither what is moved to the host nor the ZeRO stage is in the bound.
-            key = layout.tp, layout.pp, layout.recompute == "full"
-            if key not in bounds:
-                bounds[key] = float(least_s(one).min())
-            found.append((bounds[key], one))
-    return sorted(found, key=lambda one: one[0])
-
-
-def _layouts(split: UnitSplit, ways: Sequence[Layout], space: SearchSpace) -> Iterator[Layout]:
-    """Yield the layouts of one split of the devices that something runs."""
-    degrees = split.layout
-    for way in ways:
-        if way.recompute == "full" and len(split.problem.table.names) < 2:
-            continue
+def _is_run(
+    problem: UnitProblem, split: Layout, way: Layout, zero_stage: int, space: SearchSpace
+) -> bool:
+    """Whether something runs one split of the devices so, and it is no repetition."""
+    if way.recompute not in space.recomputes or not way.offload <= set(space.offloads):
+        return False
+    if way.recompute == "full" and len(problem.table.names) < 2:
+        return False
+    if split.devices == 1:
+        shares_on_cpu = zero_stage > 0 and problem.node.device.kind == "cpu"
         moves = "parameters" in way.offload
-        for zero in space.zero_stages:
-            shares_on_cpu = zero > 0 and split.problem.node.device.kind == "cpu"
-            if degrees.devices == 1 and (shares_on_cpu or not may_stand_alone(zero, moves, space)):
-                continue
-            if degrees.dp == 1 < degrees.devices and zero > 0:
-                continue
-            # The rules of what runs a script ask which degrees are above one.
-            if _runs(way, zero, min(degrees.dp, 2), min(degrees.tp, 2), min(degrees.pp, 2)):
-                yield replace(way, dp=degrees.dp, tp=degrees.tp, pp=degrees.pp, zero_stage=zero)
-
-
-def _evaluated(splits: Sequence[tuple[float, UnitSplit]], seen: Found) -> Iterator[PlannedLayout]:
-    """Yield the best micro-batch of each split, until no bound can win any more."""
-    for bound_s, split in splits:
-        if bound_s > INDISTINGUISHABLE * seen.least_s:
-            return
-        found = (without_pipeline if split.layout.pp == 1 else with_pipeline)(split, seen)
-        if found is not None:
-            yield found
+        if shares_on_cpu or not may_stand_alone(zero_stage, moves, space):
+            return False
+    elif split.dp == 1 and zero_stage > 0:
+        return False
+    # The rules of what runs a script ask which degrees are above one.
+    return _runs(way, zero_stage, *(min(one, 2) for one in (split.dp, split.tp, split.pp)))
 
 
 @cache

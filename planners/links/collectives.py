@@ -1,8 +1,5 @@
 r"""Time of the collectives that synchronise workers: alpha-beta with measured efficiency.
 
-Further parts: grouping machines so that slow links fall between groups (Zorse, step 1);
-communication inside a layer: tensor (and sequence), context and expert parallel, as columns.
-
 =========================  ==========  =========================================================
 here                       paper       meaning
 =========================  ==========  =========================================================
@@ -22,6 +19,31 @@ that form with one alpha; a network without RDMA stays under what one TCP stream
 fast its interface (``docs/device_model.md``).
 
 Everything broadcasts; one rank costs nothing.
+
+Grouping machines so that slow links fall between groups (Zorse, step 1).
+
+| here            | Zorse        | meaning                                                     |
+|-----------------|--------------|-------------------------------------------------------------|
+| ``weights``     | edge weights | symmetric, bandwidth between two vertices [bytes/s]         |
+| ``minimum_cut`` | Stoer-Wagner | the cheapest way to fall into two parts                     |
+| ``splits``      | SPLIT        | k parts: cut, k-1 times, the part that is cheapest to cut   |
+
+A minimum k-cut is NP-hard for free k; SPLIT costs at most 2 - 2/k times the best cut (Saran and
+Vazirani 1995). Minimum cut: Stoer and Wagner, "A simple min-cut algorithm" (J. ACM 1997).
+
+Communication inside a layer: tensor (and sequence), context and expert parallel, as columns.
+
+| here          | papers | meaning                                                              |
+|---------------|--------|----------------------------------------------------------------------|
+| ``tokens``    | T      | tokens of a micro-batch on one rank                                  |
+| ``volume``    | 2Th    | activations of one layer boundary [bytes]                            |
+
+Tensor parallel: 2 all-reduces forward, 2 backward, 2 more where the forward is recomputed;
+sequence parallel splits each into a reduce-scatter and an all-gather of the same volume. Context
+parallel passes keys and values round a ring behind the attention. Expert parallel sends each
+token to its experts and back, 2 all-to-all forward and 2 backward. Sources: Shoeybi et al.
+(Megatron-LM, 2019), Korthikanti et al. (2022), Liu et al. (Ring Attention, 2023), Lepikhin et
+al. (GShard, 2020).
 
 References
 ----------
@@ -293,18 +315,6 @@ def _checked(
     return m, p, rate
 
 
-# Grouping machines so that slow links fall between groups (Zorse, step 1).
-#
-# | here            | Zorse        | meaning                                                     |
-# |-----------------|--------------|-------------------------------------------------------------|
-# | ``weights``     | edge weights | symmetric, bandwidth between two vertices [bytes/s]         |
-# | ``minimum_cut`` | Stoer-Wagner | the cheapest way to fall into two parts                     |
-# | ``splits``      | SPLIT        | k parts: cut, k-1 times, the part that is cheapest to cut   |
-#
-# A minimum k-cut is NP-hard for free k; SPLIT costs at most 2 - 2/k times the best cut (Saran and
-# Vazirani 1995). Minimum cut: Stoer and Wagner, "A simple min-cut algorithm" (J. ACM 1997).
-
-
 Part = tuple[int, ...]
 
 
@@ -383,21 +393,6 @@ def split_partitions(weights: Floats) -> list[list[Part]]:
         parts = sorted([p for p in parts if p != cheapest] + [away, rest])
         partitions.append(list(parts))
     return partitions
-
-
-# Communication inside a layer: tensor (and sequence), context and expert parallel, as columns.
-#
-# | here          | papers | meaning                                                              |
-# |---------------|--------|----------------------------------------------------------------------|
-# | ``tokens``    | T      | tokens of a micro-batch on one rank                                  |
-# | ``volume``    | 2Th    | activations of one layer boundary [bytes]                            |
-#
-# Tensor parallel: 2 all-reduces forward, 2 backward, 2 more where the forward is recomputed;
-# sequence parallel splits each into a reduce-scatter and an all-gather of the same volume. Context
-# parallel passes keys and values round a ring behind the attention. Expert parallel sends each
-# token to its experts and back, 2 all-to-all forward and 2 backward. Sources: Shoeybi et al.
-# (Megatron-LM, 2019), Korthikanti et al. (2022), Liu et al. (Ring Attention, 2023), Lepikhin et
-# al. (GShard, 2020).
 
 
 def link_bytes_per_s(machines: Machines, ranks: Column) -> Floats:

@@ -1,7 +1,5 @@
 r"""Step time of data-parallel training: compute, hidden and exposed communication, stragglers.
 
-Further parts: the slowest of unequal workers: what a synchronous step waits for.
-
 =======================  ===============================================================
 here                     meaning
 =======================  ===============================================================
@@ -17,6 +15,21 @@ Step = a micro + optimizer + exposed + straggler. Bucket i of b equal ones is re
 ``i / b`` of the backward pass and goes over one channel in order, so the last one ends at
 ``max(B + C / b, B / b + C)`` for backward B and communication C: exposed is what is left after B.
 Only a share of the backward pass hides anything in practice (``overlap_fraction``).
+
+The slowest of unequal workers: what a synchronous step waits for.
+
+==================  ============================================================================
+here                meaning, unit
+==================  ============================================================================
+``times``      t_i  what was seen of worker i, or is forecast of it: any number of values. [s]
+``F_i``             their distribution function, each value as likely as the others.
+==================  ============================================================================
+
+    E[max_i t_i] = integral of (1 - product_i F_i(x)) dx, from the least value on
+
+for workers that are slow independently of one another: exact for the values given, in
+O(N log N), no draw and no normal curve. ``links.gradients`` has the same of equal normal
+workers (``expected_maximum``), in closed form.
 
 References
 ----------
@@ -85,7 +98,6 @@ class DataParallelColumns:
     communication_s: Array
     exposed_s: Array
     straggler_s: Array
-    efficiency: Array  # throughput over K times that of one worker, in (0, 1]
     # standard deviation of log step time that scaling adds to that of the compute [-]
     log_sd: Array
 
@@ -158,14 +170,12 @@ def data_parallel_step(
     before = before + handed
     straggler = compute * (straggling(workers, parameters) - 1.0)
     step = compute + exposed + straggler
-    alone = steps * np.asarray(micro_batch_s, float) + np.asarray(optimizer_s, float)
     return DataParallelColumns(
         step_s=step,
         compute_s=np.broadcast_to(compute, step.shape),
         communication_s=np.broadcast_to(before + during + after, step.shape),
         exposed_s=np.broadcast_to(exposed, step.shape),
         straggler_s=np.broadcast_to(straggler, step.shape),
-        efficiency=np.minimum(1.0, alone / step),
         log_sd=_log_sd(workers, (before + during + after) / step, parameters),
     )
 
@@ -231,22 +241,6 @@ def _log_sd(workers: Array, communication_fraction: Array, parameters: ScalingPa
     communication = parameters.log_sd_communication + parameters.log_sd_per_doubling * beyond
     compute = np.where(workers > 1.0, parameters.log_sd_compute, 0.0)
     return np.hypot(compute, communication_fraction * communication)
-
-
-# The slowest of unequal workers: what a synchronous step waits for.
-#
-# ==================  ============================================================================
-# here                meaning, unit
-# ==================  ============================================================================
-# ``times``      t_i  what was seen of worker i, or is forecast of it: any number of values. [s]
-# ``F_i``             their distribution function, each value as likely as the others.
-# ==================  ============================================================================
-#
-#     E[max_i t_i] = integral of (1 - product_i F_i(x)) dx, from the least value on
-#
-# for workers that are slow independently of one another: exact for the values given, in
-# O(N log N), no draw and no normal curve. ``links.gradients`` has the same of equal normal
-# workers (``expected_maximum``), in closed form.
 
 
 Column = NDArray[np.float64]

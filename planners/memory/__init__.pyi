@@ -17,9 +17,9 @@ from .transformers import is_megatron_core as is_megatron_core
 from .transformers import kept_bytes as kept_bytes
 from .transformers import layer_activation_bytes as layer_activation_bytes
 from .transformers import memory_bytes as memory_bytes
+from .transformers import model_state as model_state
 from .transformers import needed_bytes as needed_bytes
-from .transformers import parameter_bytes as parameter_bytes
+from .transformers import parameter_state as parameter_state
 from .transformers import sent_bytes as sent_bytes
 from .transformers import shard_ranks as shard_ranks
-from .transformers import state_bytes as state_bytes
 from .transformers import token_activation_bytes as token_activation_bytes

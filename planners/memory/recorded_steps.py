@@ -4,6 +4,35 @@ Device memory = context + slack x (parameters + gradients + optimizer state, by 
 + activations + logits + communication buckets + gathered layers), as ``equations`` has it; a
 recorded step is replayed (``Moment``). A transformer that is split over devices is the subject of
 ``planners.memory.transformers``; recorded units are at the end.
+
+Memory of a recorded step beside weights and optimizer state, replayed at any micro-batch.
+
+| here          | meaning                                                                       |
+|---------------|-------------------------------------------------------------------------------|
+| ``g``, ``t``  | gradients that were there, and what else does not grow, of a moment [bytes]   |
+| ``a``         | what grows with the micro-batch ``b`` [bytes/sample]                          |
+| ``G``         | gradients of all trained parameters on the device [bytes]                     |
+
+beside(b) = max over moments of g + t + a b. Where gradients are added up over several
+micro-batches, or kept from step to step, all of G is there at every moment. Accelerators update
+parameters in groups, which takes one more copy of what is updated (``torch.optim`` says so of
+``foreach``: about the parameters' size more than a loop over them). What PyTorch's caching
+allocator hands out is a multiple of 512 bytes, out of segments of 2 MiB for blocks of up to 1
+MiB and of 20 MiB for blocks of less than 10 MiB (PyTorch's notes on CUDA memory management;
+``c10/cuda/CUDACachingAllocator.h``: ``kMinBlockSize``, ``kSmallBuffer``, ``kLargeBuffer``).
+
+Memory of a recorded model's stages, unit by unit: what a partition may add up.
+
+| here            | papers | meaning                                                       |
+|-----------------|--------|---------------------------------------------------------------|
+| ``state_bytes`` | 16 P   | weights, gradients, optimizer state of a unit, by ZeRO stage  |
+| ``kept_bytes``  | -      | activations of a unit that one micro-batch keeps              |
+| ``live_bytes``  | -      | of the unit whose activations are computed again, all at once |
+| ``base_bytes``  | -      | context, and the micro-batch's own samples                    |
+
+Recomputation is by unit: only a unit's input is kept, and one unit is live (Chen et al., 2016,
+section 3, with segments of one block, as ``torch.utils.checkpoint`` is used). Everything else is
+``planners.memory.recorded_steps``, whose total over all units this equals.
 """
 
 from __future__ import annotations
@@ -29,60 +58,16 @@ from advisor.planners.core import (
 from advisor.planners.memory.transformers import (
     MemoryConstants,
     device_bytes,
-    state_bytes,
+    model_state,
     token_activation_bytes,
 )
 from advisor.planners.step import Unit
-
-# ------------------------------------------------------------------------------------------
-# Memory of a recorded step beside weights and optimizer state, replayed at any micro-batch.
-#
-# | here          | meaning                                                                       |
-# |---------------|-------------------------------------------------------------------------------|
-# | ``g``, ``t``  | gradients that were there, and what else does not grow, of a moment [bytes]   |
-# | ``a``         | what grows with the micro-batch ``b`` [bytes/sample]                          |
-# | ``G``         | gradients of all trained parameters on the device [bytes]                     |
-#
-# beside(b) = max over moments of g + t + a b. Where gradients are added up over several
-# micro-batches, or kept from step to step, all of G is there at every moment. Accelerators update
-# parameters in groups, which takes one more copy of what is updated (``torch.optim`` says so of
-# ``foreach``: about the parameters' size more than a loop over them). What PyTorch's caching
-# allocator hands out is a multiple of 512 bytes, out of segments of 2 MiB for blocks of up to 1
-# MiB and of 20 MiB for blocks of less than 10 MiB (PyTorch's notes on CUDA memory management;
-# ``c10/cuda/CUDACachingAllocator.h``: ``kMinBlockSize``, ``kSmallBuffer``, ``kLargeBuffer``).
-
 
 Array = NDArray[np.float64]
 
 BLOCK_BYTES = 512
 SMALL_SEGMENT_BYTES = 2 * MIB
 LARGE_SEGMENT_BYTES = 20 * MIB
-
-
-def beside_bytes(
-    work: Work,
-    micro_batch: ArrayLike,
-    *,
-    gradient_share: ArrayLike = 1.0,
-    update_share: ArrayLike = 1.0,
-    accumulates: ArrayLike = True,
-    is_cpu: ArrayLike = False,
-) -> Array:
-    """Return the most that a step holds beside weights and optimizer state [bytes].
-
-    ``gradient_share``, ``update_share``: parts of the gradients, and of the parameters that are
-    updated, on one device; ``accumulates``: gradients are there at every moment.
-    """
-    b, share = np.asarray(micro_batch, float), np.asarray(gradient_share, float)
-    always = np.asarray(accumulates, bool)
-    updated = np.where(is_cpu, 0.0, np.asarray(update_share, float))
-    peak = np.zeros(())
-    for moment in work.moments:
-        gradients = np.where(always, work.gradient_bytes, moment.gradient_bytes)
-        temporary = moment.temporary_bytes * (updated if moment.is_update else 1.0)
-        growing = moment.growing_bytes_per_sample * b
-        peak = np.maximum(peak, share * gradients + temporary + growing)
-    return np.asarray(peak)
 
 
 def excess_bytes(
@@ -94,19 +79,26 @@ def excess_bytes(
     accumulates: ArrayLike = True,
     is_cpu: ArrayLike = False,
 ) -> Array:
-    """Return what ``beside_bytes`` is more than gradients and saved activations together [bytes].
+    """Return what a step holds at most beside weights and state, gradients and saved activations.
 
     Never less than 0 where gradients are there at every moment, and then the same on every share
     of them; 0 where no moment was recorded.
+
+    ``gradient_share``, ``update_share``: parts of the gradients, and of the parameters that are
+    updated, on one device; ``accumulates``: gradients are there at every moment [bytes].
     """
     b, share = np.asarray(micro_batch, float), np.asarray(gradient_share, float)
     if not work.moments:
         return np.zeros(np.broadcast_shapes(b.shape, share.shape))
-    beside = beside_bytes(
-        work, b, gradient_share=share, update_share=update_share, accumulates=accumulates,
-        is_cpu=is_cpu,
-    )  # fmt: skip
-    return np.asarray(beside - share * work.gradient_bytes - work.saved_bytes_per_sample * b)
+    always = np.asarray(accumulates, bool)
+    updated = np.where(is_cpu, 0.0, np.asarray(update_share, float))
+    peak = np.zeros(())
+    for moment in work.moments:
+        gradients = np.where(always, work.gradient_bytes, moment.gradient_bytes)
+        temporary = moment.temporary_bytes * (updated if moment.is_update else 1.0)
+        growing = moment.growing_bytes_per_sample * b
+        peak = np.maximum(peak, share * gradients + temporary + growing)
+    return np.asarray(peak - share * work.gradient_bytes - work.saved_bytes_per_sample * b)
 
 
 def rounding_bytes(work: Work) -> float:
@@ -251,13 +243,11 @@ def _work_state_bytes(
 ) -> Array:
     """States, buckets, gathered layers and low-precision copies of ``work`` on one device."""
     casts = _cast_bytes(work)
-    kept = state_bytes(
-        0.0 if "parameters" in offload else work.parameter_bytes,
-        work.gradient_bytes,
-        0.0 if "optimizer" in offload else work.optimizer_state_bytes,
-        dp=d,
-        zero_stage=stage,
-    )
+    kept = model_state(
+        work.parameter_bytes, work.gradient_bytes, work.optimizer_state_bytes, dp=d,
+        zero_stage=stage, moves_weights="parameters" in offload,
+        moves_optimizer="optimizer" in offload,
+    )  # fmt: skip
     layers = work.transformer.layers if work.transformer else len(work.layers)
     at_once = min(1.0, parameters.gathered_layers / max(1, layers))
     # What is gathered is what computes: the low-precision copy where there is one.
@@ -265,7 +255,7 @@ def _work_state_bytes(
     gathered = np.where(fetches, at_once * (casts or work.parameter_bytes), casts)
     bucket = parameters.bucket_fraction * work.gradient_bytes
     buckets = np.where((stage < 2) & (d > 1), bucket, 0.0)
-    return np.asarray(kept + gathered + buckets)
+    return np.asarray(kept.device_bytes + gathered + buckets)
 
 
 def _cast_bytes(work: Work) -> float:
@@ -304,21 +294,6 @@ def _activation_bytes(work: Work, micro_batch: Array, parameters: MemoryParamete
     logits = tokens * model.vocabulary * parameters.logit_bytes
     kept = layers * recorded_activation_bytes(model, tokens, element_bytes=element)
     return np.asarray(kept + logits)
-
-
-# ------------------------------------------------------------------------------------------
-# Memory of a recorded model's stages, unit by unit: what a partition may add up.
-#
-# | here            | papers | meaning                                                       |
-# |-----------------|--------|---------------------------------------------------------------|
-# | ``state_bytes`` | 16 P   | weights, gradients, optimizer state of a unit, by ZeRO stage  |
-# | ``kept_bytes``  | -      | activations of a unit that one micro-batch keeps              |
-# | ``live_bytes``  | -      | of the unit whose activations are computed again, all at once |
-# | ``base_bytes``  | -      | context, and the micro-batch's own samples                    |
-#
-# Recomputation is by unit: only a unit's input is kept, and one unit is live (Chen et al., 2016,
-# section 3, with segments of one block, as ``torch.utils.checkpoint`` is used). Everything else is
-# ``planners.memory.recorded_steps``, whose total over all units this equals.
 
 
 # What becomes of the activations between forward and backward.
@@ -415,24 +390,14 @@ def base_bytes(work: Work, micro_batch: Floats, memory: MemoryParameters) -> Flo
 
 
 def offloaded_bytes(
-    work: Work,
-    table: UnitTable,
-    *,
-    tp: int,
-    dp: int,
-    zero_stage: int,
-    kept_bytes: float,
-    offload: AbstractSet[str],
+    work: Work, table: UnitTable, *, tp: int, dp: int, zero_stage: int, offload: AbstractSet[str]
 ) -> float:
-    """Return the host memory that one device's offloading takes, all units on it [bytes]."""
+    """Return the host memory that one device's state takes, all units on it [bytes]."""
     share = float(table.held_parameters(tp).sum()) / max(work.parameters, 1)
-    states = state_bytes(
-        work.parameter_bytes * share if "parameters" in offload else 0.0,
-        0.0,
-        (work.optimizer_state_bytes + work.parameter_bytes) * share
-        if "optimizer" in offload
-        else 0.0,
-        dp=dp,
-        zero_stage=zero_stage,
-    )
-    return float(states) + (kept_bytes if "activations" in offload else 0.0)
+    # Gradients that the host updates with are as wide as the weights are stored.
+    states = model_state(
+        work.parameter_bytes, work.parameter_bytes, work.optimizer_state_bytes, dp=dp,
+        zero_stage=zero_stage, moves_weights="parameters" in offload,
+        moves_optimizer="optimizer" in offload,
+    )  # fmt: skip
+    return share * float(states.host_bytes)

@@ -7,9 +7,33 @@
 | ``tokens``     | s b     | tokens of one micro-batch on one device                              |
 | ``h, f, a``    | h, -, a | width of the residual stream, of the feed-forward block, heads       |
 
-``state_bytes`` is the one equation of the state by ZeRO stage: of transformers in a framework
-(``needed_bytes``), and of recorded or described work (``recorded_steps``). They hand in different
-constants, each where it says why.
+``model_state`` is the one equation of weights, gradients and optimizer state: how much of them
+lies on a device and how much on its host, by ZeRO stage and offload. All sums of them are read
+from it; what a parameter takes by precision is ``TrainingSetup``'s. Transformers in a framework
+(``needed_bytes``) and recorded or described work (``recorded_steps``) hand in different constants,
+each where it says why.
+
+Memory of transformer layouts on the fullest device, as columns.
+
+| here             | papers | meaning                                                           |
+|------------------|--------|-------------------------------------------------------------------|
+| ``states``       | -      | parameters, gradients and optimizer [bytes]                       |
+| ``kept``         | -      | activations that one layer keeps for one micro-batch [bytes]      |
+| ``held``         | -      | micro-batches in flight on the first stage                        |
+| ``d``            | d      | ranks that share one copy of the state                            |
+
+States per parameter: 2 weight + g gradient + 12 optimizer; ZeRO 1 divides the 12, ZeRO 2 the
+gradient too, ZeRO 3 everything and gathers two layers at a time. Stages of a pipeline keep what
+they gathered, and gradients whole, until their last micro-batch: gathering for each would cost a
+reduction and two gathers a micro-batch (FSDP under a schedule: ``reshard_after_forward=False``,
+``set_requires_gradient_sync(False)``). Activations per layer and token: 8 h (10 h with dropout)
+outside the tensor-parallel part, (4 + 4 kv/a) h + 4 f (or 6 f where gated) inside, 2 + 2 kv/a
+more where Megatron rotates queries and keys, 5 a s for unfused attention scores; sequence
+parallelism divides the outside too; full recomputation keeps 2 h and one live layer. A stage
+keeps what it sent until that micro-batch's backward pass (DeepSpeed's ``pipe_buffers``,
+PyTorch's ``fwd_cache``), but in Megatron Core, which frees it (``deallocate_pipeline_outputs``).
+Either the first stage (most in flight) or the last (logits) is fullest. Sources: Korthikanti et
+al. (2022, equations 1-6), Rajbhandari et al. (ZeRO, 2020).
 
 References
 ----------
@@ -64,34 +88,54 @@ class MemoryConstants:
     is_replayed: bool = False
 
 
-def state_bytes(
-    parameter_bytes: ArrayLike,
-    gradient_bytes: ArrayLike,
-    optimizer_bytes: ArrayLike,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelState:
+    """What weights, gradients and optimizer state take for one device: there, and on its host."""
+
+    device_bytes: Floats
+    host_bytes: Floats
+
+
+def model_state(
+    weights: ArrayLike,
+    gradients: ArrayLike,
+    optimizer: ArrayLike,
     *,
-    dp: ArrayLike,
-    zero_stage: ArrayLike,
+    dp: ArrayLike = 1,
+    zero_stage: ArrayLike = 0,
     keeps_gradients: ArrayLike = False,
-) -> Floats:
-    """Return parameters, gradients and optimizer state on one device [bytes].
+    moves_weights: ArrayLike = False,
+    moves_optimizer: ArrayLike = False,
+    moves_gradients: ArrayLike = False,
+) -> ModelState:
+    """Return where so many bytes of weights, gradients and optimizer state lie.
 
     Stage 1 shards the optimizer state over ``dp`` workers, 2 the gradients too, 3 also the
-    parameters ([2]_, section 5). ``keeps_gradients`` says where gradients stay whole whatever the
-    stage, because they are added up over several micro-batches before they are reduced.
+    weights ([2]_, section 5). ``keeps_gradients`` says where gradients stay whole whatever the
+    stage, because they are added up over several micro-batches before they are reduced. A host
+    that has the optimizer's state keeps the gradients that it updates with, too; on the device
+    they stay but for ``moves_gradients``.
 
     Examples
     --------
-    >>> [float(state_bytes(2, 2, 12, dp=4, zero_stage=z)) for z in range(4)]
+    >>> [float(model_state(2, 2, 12, dp=4, zero_stage=z).device_bytes) for z in range(4)]
     [16.0, 7.0, 5.5, 4.0]
+    >>> moved = model_state(2, 2, 12, dp=4, zero_stage=1, moves_optimizer=True)
+    >>> float(moved.device_bytes), float(moved.host_bytes)
+    (4.0, 3.5)
     """
     d, stage = np.asarray(dp, float), np.asarray(zero_stage)
     if not (np.all(d >= 1) and np.all((stage >= 0) & (stage <= 3))):
         raise ValueError(f"need dp >= 1 and a ZeRO stage of 0 to 3, got {dp!r} and {zero_stage!r}")
+    weights, gradients = np.asarray(weights, float), np.asarray(gradients, float)
+    optimizer, updates = np.asarray(optimizer, float), np.asarray(moves_optimizer, bool)
+    passes = np.asarray(moves_weights, bool)
     scatters = (stage >= 2) & ~np.asarray(keeps_gradients, bool)
-    return np.asarray(
-        np.asarray(parameter_bytes, float) / np.where(stage >= 3, d, 1.0)
-        + np.asarray(gradient_bytes, float) / np.where(scatters, d, 1.0)
-        + np.asarray(optimizer_bytes, float) / np.where(stage >= 1, d, 1.0)
+    on_device = gradients * ~np.asarray(moves_gradients, bool) / np.where(scatters, d, 1.0)
+    weights, shards = weights / np.where(stage >= 3, d, 1.0), np.where(stage >= 1, d, 1.0)
+    return ModelState(
+        device_bytes=np.asarray(weights * ~passes + on_device + optimizer * ~updates / shards),
+        host_bytes=np.asarray(weights * passes + (optimizer + gradients) * updates / shards),
     )
 
 
@@ -151,30 +195,6 @@ def device_bytes(
     return np.asarray(np.where(is_alone, alone, shared))
 
 
-# ------------------------------------------------------------------------------------------
-# Memory of transformer layouts on the fullest device, as columns.
-#
-# | here             | papers | meaning                                                           |
-# |------------------|--------|-------------------------------------------------------------------|
-# | ``states``       | -      | parameters, gradients and optimizer [bytes]                       |
-# | ``kept``         | -      | activations that one layer keeps for one micro-batch [bytes]      |
-# | ``held``         | -      | micro-batches in flight on the first stage                        |
-# | ``d``            | d      | ranks that share one copy of the state                            |
-#
-# States per parameter: 2 weight + g gradient + 12 optimizer; ZeRO 1 divides the 12, ZeRO 2 the
-# gradient too, ZeRO 3 everything and gathers two layers at a time. Stages of a pipeline keep what
-# they gathered, and gradients whole, until their last micro-batch: gathering for each would cost a
-# reduction and two gathers a micro-batch (FSDP under a schedule: ``reshard_after_forward=False``,
-# ``set_requires_gradient_sync(False)``). Activations per layer and token: 8 h (10 h with dropout)
-# outside the tensor-parallel part, (4 + 4 kv/a) h + 4 f (or 6 f where gated) inside, 2 + 2 kv/a
-# more where Megatron rotates queries and keys, 5 a s for unfused attention scores; sequence
-# parallelism divides the outside too; full recomputation keeps 2 h and one live layer. A stage
-# keeps what it sent until that micro-batch's backward pass (DeepSpeed's ``pipe_buffers``,
-# PyTorch's ``fwd_cache``), but in Megatron Core, which frees it (``deallocate_pipeline_outputs``).
-# Either the first stage (most in flight) or the last (logits) is fullest. Sources: Korthikanti et
-# al. (2022, equations 1-6), Rajbhandari et al. (ZeRO, 2020).
-
-
 # Whose memory is asked for: the device's that has most, or the first stage's.
 StageAsked = Literal["fullest", "first"]
 
@@ -229,33 +249,31 @@ def layout_state_bytes(
     d, zero = shard_ranks(layouts), np.asarray(layouts.zero_stage)
     # The ranks of an expert-parallel group hold different experts: copies are d / ep of them.
     copies = np.maximum(d / np.asarray(layouts.ep, float), 1.0)
-    dense = parameter_bytes(layouts, software, shapes, d)
+    dense = parameter_state(layouts, software, shapes, d)
     expert = dense if np.all(np.asarray(shapes.experts) == 1) else (
-        parameter_bytes(layouts, software, shapes, copies)
+        parameter_state(layouts, software, shapes, copies)
     )  # fmt: skip
     gathered = _gathered_parameters(shapes, layouts, software, constants, held)
     # A lone device fetches the layers that lie on the host.
     is_lone = (np.asarray(layouts.offloads_parameters) > 0) & (np.asarray(layouts.pp) == 1)
     gathered = np.where((zero >= 3) & ((d > 1) | is_lone), software.weight_bytes * gathered, 0.0)
-    states = (held - routed) * dense + routed * expert + gathered
+    states = (held - routed) * dense.device_bytes + routed * expert.device_bytes + gathered
     return np.asarray(states + _kept_by_deepspeed(held, layouts, d, software))
 
 
-def parameter_bytes(layouts: Layouts, software: Software, shapes: Shapes, ranks: Floats) -> Floats:
-    """Return the state of a parameter that so many ranks share copies of [bytes]."""
+def parameter_state(
+    layouts: Layouts, software: Software, shapes: Shapes, ranks: Floats
+) -> ModelState:
+    """Return the state of a parameter that so many ranks share copies of."""
     # What is frozen has neither gradient nor optimizer state.
     trained = np.asarray(shapes.trained_share, float)
-    on_device = 1 - np.asarray(layouts.offloads_optimizer, float)
-    with_gradients = ~_moves_gradients(layouts, software, ranks)
-    stored = np.asarray(software.weight_bytes, float)
-    return state_bytes(
-        stored * (1 - np.asarray(layouts.offloads_parameters, float)),
-        trained * software.gradient_bytes * with_gradients,
-        trained * software.optimizer_state_bytes * on_device,
-        dp=ranks,
-        zero_stage=np.asarray(layouts.zero_stage),
-        keeps_gradients=accumulates_whole(layouts),
-    )
+    return model_state(
+        software.weight_bytes, trained * software.gradient_bytes,
+        trained * software.optimizer_state_bytes, dp=ranks, zero_stage=layouts.zero_stage,
+        keeps_gradients=accumulates_whole(layouts), moves_weights=layouts.offloads_parameters,
+        moves_optimizer=layouts.offloads_optimizer,
+        moves_gradients=_moves_gradients(layouts, software, ranks),
+    )  # fmt: skip
 
 
 def _expert_parameters(shapes: Shapes, layouts: Layouts, *, layers: Floats) -> Floats:
@@ -304,10 +322,10 @@ def _kept_by_deepspeed(
     if not (np.any(software.gradient_shard_bytes) or np.any(software.reduce_bucket_elements)):
         return np.zeros(())
     zero, moves = np.asarray(layouts.zero_stage), _moves_gradients(layouts, software, ranks)
-    cast = state_bytes(0, 0, software.gradient_shard_bytes * held, dp=ranks, zero_stage=zero)
+    cast = model_state(0, 0, software.gradient_shard_bytes * held, dp=ranks, zero_stage=zero)
     bucket = 4.0 * np.minimum(held, software.reduce_bucket_elements)
-    cast = np.where((zero < 2) & ~moves, cast, 0.0)
-    return np.asarray(cast + np.where((zero == 1) | moves, bucket, 0.0))
+    kept = np.where((zero < 2) & ~moves, cast.device_bytes, 0.0)
+    return np.asarray(kept + np.where((zero == 1) | moves, bucket, 0.0))
 
 
 def _moves_gradients(layouts: Layouts, software: Software, ranks: Floats) -> NDArray[np.bool_]:
@@ -403,8 +421,8 @@ def _absent_bytes(
     tables = stage_tables(shapes, layouts)
     held = held_parameters(shapes, layouts, layers=layers, tables=tables)
     gradients = held * shapes.trained_share * software.gradient_bytes
-    shared = state_bytes(0, gradients, 0, dp=shard_ranks(layouts), zero_stage=layouts.zero_stage)
-    return np.where(is_absent, shared, 0.0)
+    shared = model_state(0, gradients, 0, dp=shard_ranks(layouts), zero_stage=layouts.zero_stage)
+    return np.where(is_absent, shared.device_bytes, 0.0)
 
 
 def _passing_bytes(
@@ -474,21 +492,6 @@ def _repeated_bytes(shapes: Shapes, layouts: Layouts, boundary: Floats, whole: F
     return np.where(np.asarray(layouts.recompute) == 2, repeated, whole)
 
 
-def _host_parameter_bytes(
-    layouts: Layouts, software: Software, shapes: Shapes, ranks: Floats
-) -> Floats:
-    """Return the state in host memory of a parameter that so many ranks share copies of."""
-    # The host keeps the optimizer's state and the gradients it updates with.
-    touched = np.asarray(software.optimizer_state_bytes, float) + software.gradient_bytes
-    return state_bytes(
-        np.asarray(layouts.offloads_parameters) * software.weight_bytes,
-        0.0,
-        np.asarray(layouts.offloads_optimizer) * touched * shapes.trained_share,
-        dp=ranks,
-        zero_stage=layouts.zero_stage,
-    )
-
-
 def host_bytes(shapes: Shapes, layouts: Layouts, machines: Machines, software: Software) -> Floats:
     """Return the host memory that offloading takes on one node [bytes]."""
     layers = np.ceil(np.asarray(shapes.layers) / layouts.pp)
@@ -496,8 +499,8 @@ def host_bytes(shapes: Shapes, layouts: Layouts, machines: Machines, software: S
     routed = _expert_parameters(shapes, layouts, layers=layers)
     d = shard_ranks(layouts)
     copies = np.maximum(d / np.asarray(layouts.ep, float), 1.0)
-    states = (held - routed) * _host_parameter_bytes(layouts, software, shapes, d)
-    states = states + routed * _host_parameter_bytes(layouts, software, shapes, copies)
+    states = (held - routed) * parameter_state(layouts, software, shapes, d).host_bytes
+    states = states + routed * parameter_state(layouts, software, shapes, copies).host_bytes
     kept = kept_bytes(shapes, layouts, software) * passed_layers_share(shapes, layouts)
     activations = layers * in_flight(layouts) * kept
     moved = np.asarray(layouts.offloads_activations) * partial_share(shapes, layouts)

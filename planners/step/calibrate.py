@@ -25,20 +25,34 @@ itself on other devices, and not at all to a job unlike any that was measured. P
 
 Sources: C. E. Rasmussen, C. K. I. Williams, "Gaussian Processes for Machine Learning", 2006,
 eqs. 2.23-2.24; coregionalisation of jobs as in E. Bonilla et al., NIPS 2007.
+
+Calibration: the factor by which a job's measured steps differ, carried to other devices.
+
+With e = ln(measured / predicted) the error of a job on a device is split into what the job takes
+with it everywhere (miscounted operators, a slow framework path) and what belongs to a device:
+
+    e_d = j + g_d,      j ~ N(0, s_j^2),  g_d ~ N(0, s_d^2 - s_j^2)
+
+Seen once on the host h with error variance s_m^2, the best estimate for device d is (normal
+conditional expectation; Rasmussen and Williams, "Gaussian Processes", 2006, eq. 2.19)
+
+    E[e_d] = k_dh / (s_h^2 + s_m^2) e_h,      V[e_d] = s_d^2 - k_dh^2 / (s_h^2 + s_m^2)
+
+with k_dh = corr x s_d s_h: near one where host and target are of the same kind, small where not.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from advisor.planners.core import Device, Work, select
+from advisor.planners.core import Device, Work, concatenate
 from advisor.planners.step.device_rates import Devices, all_run_as, are_measured, peaks
 
 Floats = NDArray[np.float64]
@@ -71,10 +85,6 @@ class ErrorPoints:
     def __len__(self) -> int:
         return len(self.device)
 
-    def take(self, rows: NDArray[np.bool_] | NDArray[np.int64]) -> ErrorPoints:
-        """Return some of the points."""
-        return select(self, rows)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SeenErrors:
@@ -87,14 +97,6 @@ class SeenErrors:
     of_rates: Floats
     # deviation of each row around its own mean: wider where the others contradict it (``doubted``)
     scatter: Floats | float = CLOCK_LOG_SD
-
-    def take(self, rows: NDArray[np.bool_]) -> SeenErrors:
-        """Return some of the errors."""
-        scatter = np.broadcast_to(self.scatter, len(self.points))
-        return SeenErrors(
-            points=self.points.take(rows), of_peaks=self.of_peaks[rows],
-            of_rates=self.of_rates[rows], scatter=scatter[rows],
-        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -333,19 +335,11 @@ def _known_hosts(parameters: ResidualParameters) -> frozenset[str]:
 
 def with_own(parameters: ResidualParameters, own: SeenErrors) -> ResidualParameters:
     """Return the process with more errors seen: those of the user's own runs."""
-    seen = parameters.seen
-    points = {
-        f.name: np.concatenate([getattr(seen.points, f.name), getattr(own.points, f.name)])
-        for f in fields(ErrorPoints)
-    }
-    scatter = [np.broadcast_to(one.scatter, len(one.points)) for one in (seen, own)]
-    both = SeenErrors(
-        points=ErrorPoints(**points),
-        of_peaks=np.r_[seen.of_peaks, own.of_peaks],
-        of_rates=np.r_[seen.of_rates, own.of_rates],
-        scatter=np.concatenate(scatter),
-    )
-    return replace(parameters, seen=both)
+    both = [
+        replace(one, scatter=np.broadcast_to(one.scatter, len(one.points)))
+        for one in (parameters.seen, own)
+    ]
+    return replace(parameters, seen=concatenate(both))
 
 
 def expected_errors(
@@ -373,13 +367,12 @@ def errors_at(
     prior = covariance(at, at, parameters)
     if not len(parameters.seen.points):
         return ExpectedErrors(mean=np.zeros(len(at)), covariance=prior)
-    solved = _solved(parameters)
+    inverse, of_peaks, of_rates = _solved(parameters)
     cross = covariance(at, parameters.seen.points, parameters)
-    by_peaks, by_rates = cross @ solved.of_peaks, cross @ solved.of_rates
     near = np.flatnonzero(cross.max(axis=0) > _FAR)
-    told = cross[:, near] @ solved.inverse[np.ix_(near, near)] @ cross[:, near].T
+    told = cross[:, near] @ inverse[np.ix_(near, near)] @ cross[:, near].T
     most = BOUND * np.sqrt(np.diagonal(prior))
-    mean = np.clip(np.where(is_measured, by_rates, by_peaks), -most, most)
+    mean = np.clip(np.where(is_measured, cross @ of_rates, cross @ of_peaks), -most, most)
     return ExpectedErrors(mean=mean, covariance=prior - 0.5 * (told + told.T))
 
 
@@ -429,27 +422,18 @@ def _means(
     of_devices = covariance(alike, replace(seen, job=np.zeros_like(seen.job)), wide)
     of_devices += a["device"] ** 2 * _same(at.device, seen.device)
     of_jobs = _near(jobs / parameters.job_length, seen.job / parameters.job_length)
-    solved = _solved(parameters)
-    weight = np.where(is_measured[:, None], solved.of_rates, solved.of_peaks)
+    _, of_peaks, of_rates = _solved(parameters)
+    weight = np.where(is_measured[:, None], of_rates, of_peaks)
     most = BOUND * np.sqrt(np.diagonal(covariance(alike, alike, parameters)))[:, None]
     return np.asarray(np.clip((of_devices * weight) @ of_jobs.T, -most, most))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Solved:
-    inverse: Floats
-    of_peaks: Floats
-    of_rates: Floats
-
-
 @lru_cache(maxsize=4)
-def _solved(parameters: ResidualParameters) -> _Solved:
-    """Return (K + N)^-1 of the published steps, and its product with their errors."""
+def _solved(parameters: ResidualParameters) -> tuple[Floats, Floats, Floats]:
+    """Return (K + N)^-1 of the published steps, and its products with ``SeenErrors``'s errors."""
     seen = parameters.seen
     inverse = np.asarray(np.linalg.inv(measured_covariance(parameters)), np.float64)
-    return _Solved(
-        inverse=inverse, of_peaks=inverse @ seen.of_peaks, of_rates=inverse @ seen.of_rates
-    )
+    return inverse, inverse @ seen.of_peaks, inverse @ seen.of_rates
 
 
 def conditioned(
@@ -482,22 +466,6 @@ def _near(a: Floats, b: Floats) -> Floats:
 def _same(a: NDArray[np.str_], b: NDArray[np.str_]) -> Floats:
     names, place = np.unique(a, return_inverse=True)  # few: strings compare slowly
     return np.asarray(names[:, None] == b, dtype=float)[place]
-
-
-# ------------------------------------------------------------------------------------------
-# Calibration: the factor by which a job's measured steps differ, carried to other devices.
-#
-# With e = ln(measured / predicted) the error of a job on a device is split into what the job takes
-# with it everywhere (miscounted operators, a slow framework path) and what belongs to a device:
-#
-#     e_d = j + g_d,      j ~ N(0, s_j^2),  g_d ~ N(0, s_d^2 - s_j^2)
-#
-# Seen once on the host h with error variance s_m^2, the best estimate for device d is (normal
-# conditional expectation; Rasmussen and Williams, "Gaussian Processes", 2006, eq. 2.19)
-#
-#     E[e_d] = k_dh / (s_h^2 + s_m^2) e_h,      V[e_d] = s_d^2 - k_dh^2 / (s_h^2 + s_m^2)
-#
-# with k_dh = corr x s_d s_h: near one where host and target are of the same kind, small where not.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

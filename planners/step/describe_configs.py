@@ -15,7 +15,12 @@ from advisor.planners.core import (
     refused,
     transformer_parameters,
 )
-from advisor.planners.step.describe import BlockKind, ConvolutionalNetwork
+from advisor.planners.step.describe_convolutions import BlockKind, ConvolutionalNetwork
+from advisor.planners.step.describe_encoder_decoders import (
+    FAMILIES_OF_TWO,
+    EncoderDecoder,
+    read_encoder_decoder,
+)
 from advisor.planners.step.describe_families import (
     FAMILIES,
     LINEAR,
@@ -24,15 +29,8 @@ from advisor.planners.step.describe_families import (
     labels,
     stated,
 )
-from advisor.planners.step.describe_networks import (
-    CLASS,
-    FAMILIES_OF_TWO,
-    DiffusionUNet,
-    EncoderDecoder,
-    read_encoder_decoder,
-    read_unet,
-)
 from advisor.planners.step.describe_towers import OF_SOUND, PAIRS, VISION, Towers, read_towers
+from advisor.planners.step.describe_unets import CLASS, DiffusionUNet, read_unet
 
 DescribedModel = Transformer | ConvolutionalNetwork | EncoderDecoder | DiffusionUNet | Towers
 # Models that allow more are trained on less: Llama 3 on 8,192 tokens before its context was
@@ -336,10 +334,6 @@ def _cells(config: Mapping[str, Any], image: int) -> int:
     size = int(config["patch_size"])
     check_counts("configuration", patch_size=size)
     return (image // size) ** 2
-
-
-# ------------------------------------------------------------------------------------------
-# What stands beside the language model: towers that see or hear, heads for tokens further on.
 
 
 def _towers(config: Mapping[str, Any], model: Transformer) -> list[tuple[str, int]]:

@@ -119,10 +119,6 @@ def labels(config: Config, otherwise: int) -> int:
     return len(config.get("id2label") or {}) or int(config.get("num_labels") or otherwise)
 
 
-# ------------------------------------------------------------------------------------------
-# What single families have besides.
-
-
 def _classifier(config: Config, width: int) -> int:
     return (width + 1) * labels(config, 2)
 
@@ -264,10 +260,6 @@ def _linear(config: Config, model: Transformer) -> int:
     return gates + _shared_gate(config, model)
 
 
-# ------------------------------------------------------------------------------------------
-# Layers without attention.
-
-
 def _mamba(config: Config, h: int) -> Mixer:
     inner, state = int(config.get("mamba_expand", 2)) * h, int(config.get("mamba_d_state", 16))
     said, kernel = config.get("mamba_dt_rank", "auto"), int(config.get("mamba_d_conv", 4))
@@ -306,10 +298,6 @@ def _gated_delta(config: Config, h: int) -> Mixer:
 def _short_convolution(config: Config, h: int) -> Mixer:
     kernel = int(config.get("conv_L_cache", 3))
     return Mixer(products=((h, 3 * h), (h, h)), other_parameters=h * kernel)
-
-
-# ------------------------------------------------------------------------------------------
-# The families.
 
 
 # Linear attention in most layers.

@@ -1,4 +1,13 @@
-"""Arithmetic of a device: the precision that runs, and the rate that large products sustain."""
+"""Arithmetic of a device: the precision that runs, and the rate that large products sustain.
+
+The constants of the step-time equation (``step.device``), fitted by ``advisor train``.
+
+Classes of the device model by the framework's operator names.
+
+The names are PyTorch's dispatcher names (``"aten::mm"``), also without the name space and with
+an overload (``"mm.default"``). What is not known by name is ``"other"``: it counts by its
+traffic.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.planners.core import Device, OperatorKind, PlanningError, refused
-
-# ------------------------------------------------------------------------------------------
-# The constants of the step-time equation (``step.device``), fitted by ``advisor train``.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -407,14 +413,6 @@ def half_peaks(devices: Devices) -> Floats:
     """Return the 16-bit peaks, infinite where there is none. [flop/s]."""
     half, brain = devices.fact("fp16_flop_per_s"), devices.fact("bf16_flop_per_s")
     return np.select([half > 0, brain > 0], [half, brain], np.inf)
-
-
-# ------------------------------------------------------------------------------------------
-# Classes of the device model by the framework's operator names.
-#
-# The names are PyTorch's dispatcher names (``"aten::mm"``), also without the name space and with
-# an overload (``"mm.default"``). What is not known by name is ``"other"``: it counts by its
-# traffic.
 
 
 # First match wins. Views move no data, so that they cost neither traffic nor a launch.

@@ -1,4 +1,23 @@
-"""Adds up the operators, parameters and kept activations of a described model, layer by layer."""
+"""Adds up the operators, parameters and kept activations of a described model, layer by layer.
+
+Operators that described models share, with their work forward and backward.
+
+Traffic is what the collector counts in PyTorch's eager mode: operands read plus results written.
+
+The optimizer's update of the parameters as one operator a step.
+
+| optimizer        | passes over fp32 numbers of a parameter, read off the code named           |
+|------------------|----------------------------------------------------------------------------|
+| ``adamw``        | 21: decay 2, lerp 3, second moment 2 + 4, sqrt 2, two scalings 4, update 4 |
+| ``adamw-bf16``   | one kernel: weight and moments read and written, gradient read (torchao)   |
+| ``adamw-8bit``   | one kernel, as above with 8-bit moments (bitsandbytes)                     |
+| ``sgd``          | 3: one addition                                                            |
+| ``sgd-momentum`` | 8: decay of the buffer 2, two additions 6                                  |
+| ``adafactor``    | 20: square 4, row and column means 2, their product 1, two products 5,     |
+|                  | root mean square 2, two scalings 4, addition 2 (transformers.Adafactor)    |
+
+PyTorch 2 runs the first, the fourth and the fifth over lists of tensors (``foreach``).
+"""
 
 from __future__ import annotations
 
@@ -20,12 +39,6 @@ from advisor.planners.core import (
     refused,
 )
 from advisor.planners.step.quantised import KERNELS
-
-# ------------------------------------------------------------------------------------------
-# Operators that described models share, with their work forward and backward.
-#
-# Traffic is what the collector counts in PyTorch's eager mode: operands read plus results written.
-
 
 Pair = tuple[float, float]
 FP32_BYTES: Final = 4
@@ -219,22 +232,6 @@ def activation_bytes(precision: str) -> int:
     return max(PRECISION_BYTES[precision], 2)
 
 
-# ------------------------------------------------------------------------------------------
-# The optimizer's update of the parameters as one operator a step.
-#
-# | optimizer        | passes over fp32 numbers of a parameter, read off the code named           |
-# |------------------|----------------------------------------------------------------------------|
-# | ``adamw``        | 21: decay 2, lerp 3, second moment 2 + 4, sqrt 2, two scalings 4, update 4 |
-# | ``adamw-bf16``   | one kernel: weight and moments read and written, gradient read (torchao)   |
-# | ``adamw-8bit``   | one kernel, as above with 8-bit moments (bitsandbytes)                     |
-# | ``sgd``          | 3: one addition                                                            |
-# | ``sgd-momentum`` | 8: decay of the buffer 2, two additions 6                                  |
-# | ``adafactor``    | 20: square 4, row and column means 2, their product 1, two products 5,     |
-# |                  | root mean square 2, two scalings 4, addition 2 (transformers.Adafactor)    |
-#
-# PyTorch 2 runs the first, the fourth and the fifth over lists of tensors (``foreach``).
-
-
 # A fused kernel's name here has no passes: its traffic is that of its operands, once.
 _PASSES: Final[dict[str, int]] = {"adamw": 21, "sgd": 3, "sgd-momentum": 8, "adafactor": 20}
 # Kernels in all (over lists of tensors), or of each tensor.
@@ -305,13 +302,8 @@ def update(
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """How much had been added to a ledger at a place."""
-
-    operators: int
-    parameters: int
-    kept: int
+# How many operators, parameters and kept tensors a ledger had at a place.
+Mark = tuple[int, int, int]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -429,24 +421,25 @@ class Ledger:
 
         ``output``: numbers that it hands on, of the whole batch.
         """
-        added = self.operators[since.operators :]
+        operators, parameters, kept = since
+        added = self.operators[operators:]
         forward, backward = (
             sum(o.flop for o in added if o.phase == phase) / self.batch
             for phase in ("forward", "backward")
         )
         self.layers.append(
             Layer(
-                name=name, parameters=self.parameters - since.parameters,
+                name=name, parameters=self.parameters - parameters,
                 forward_flop_per_sample=forward, backward_flop_per_sample=backward,
                 output_bytes_per_sample=self.tally.element * output / self.batch,
-                saved_bytes_per_sample=sum(b for _, b in self.kept[since.kept :]) / self.batch,
+                saved_bytes_per_sample=sum(b for _, b in self.kept[kept:]) / self.batch,
                 kind="Linear",
             )
         )  # fmt: skip
 
     def mark(self) -> Mark:
         """Return this place, for ``close_layer``."""
-        return Mark(len(self.operators), self.parameters, len(self.kept))
+        return len(self.operators), self.parameters, len(self.kept)
 
     def work(self, *, input_bytes_per_sample: float) -> Work:
         """Return the whole as the work of a step.
@@ -506,10 +499,6 @@ def _merged(operators: list[Operator]) -> list[Operator]:
             bytes=seen.bytes + o.bytes, fixed_bytes=seen.fixed_bytes + o.fixed_bytes,
         )  # fmt: skip
     return list(found.values())
-
-
-# ------------------------------------------------------------------------------------------
-# Blocks that several described models are made of: normalisation, attention, feed-forward.
 
 
 @dataclass(slots=True, kw_only=True)

@@ -16,6 +16,37 @@ Tensor parallelism (Shoeybi et al., Megatron-LM, 2019) divides the products of a
 feed-forward block over ranks, and leaves the normalisations whole. It needs to know which layers
 these are: repeated blocks of equal size, each with a normalisation of the model's width and
 products that are multiples of it, and attention in the step.
+
+Limit of the input pipeline: a job runs no faster than its samples arrive.
+
+    throughput <= vcpus x (v / v0) / c,   workers / (c + d)
+
+| here                        | paper | meaning, unit                                     |
+|-----------------------------|-------|---------------------------------------------------|
+| ``cpu_s_per_sample``        | c     | one core of the recorded host per sample [s]      |
+| ``idle_s_per_sample``       | d     | a loader process, for disks and networks [s]      |
+| ``host_core_speed``         | v0    | CoreMark of one virtual CPU of that host [1/s]    |
+| ``core_speed``              | v     | the same of the target [1/s]                      |
+
+Source: the law of utilisation (Denning and Buzen, Computing Surveys 10(3), 1978, section 3) for
+the loader's cores at utilisation one, and for its processes where they wait.
+
+Times of a recorded model's units on a device: the device's step, shared out.
+
+The device model times whole steps (operators are counted, not placed). A unit's share of a step
+is that of its layers, each timed as one operator by the same roofline, and corrected by what the
+recording measured of it:
+
+    w_u = p_u(device) (m_u / p_u(host))^g,      t_u(b) = t(b) w_u(b) / sum_v w_v(b)
+
+| here  | meaning                                                                |
+|-------|------------------------------------------------------------------------|
+| ``p`` | roofline of the unit's layers: flop, weights and activations moved [s] |
+| ``m`` | measured forward or backward of the unit on the host [s]               |
+| ``g`` | how far a measured error carries to the device (``planners.step.calibrate``)  |
+| ``t`` | forward or backward of the whole model on the device, calibrated [s]   |
+
+So the units always add up to the step that every other planner uses.
 """
 
 from __future__ import annotations
@@ -242,22 +273,6 @@ def _element_bytes(work: Work) -> int:
     return 2 if work.precision in ("bf16", "fp16", "fp8", "fp4") else 4
 
 
-# ------------------------------------------------------------------------------------------
-# Limit of the input pipeline: a job runs no faster than its samples arrive.
-#
-#     throughput <= vcpus x (v / v0) / c,   workers / (c + d)
-#
-# | here                        | paper | meaning, unit                                     |
-# |-----------------------------|-------|---------------------------------------------------|
-# | ``cpu_s_per_sample``        | c     | one core of the recorded host per sample [s]      |
-# | ``idle_s_per_sample``       | d     | a loader process, for disks and networks [s]      |
-# | ``host_core_speed``         | v0    | CoreMark of one virtual CPU of that host [1/s]    |
-# | ``core_speed``              | v     | the same of the target [1/s]                      |
-#
-# Source: the law of utilisation (Denning and Buzen, Computing Surveys 10(3), 1978, section 3) for
-# the loader's cores at utilisation one, and for its processes where they wait.
-
-
 # A loop that waits for a smaller share of its steps has loaders that keep up.
 _WAITING: Final = 0.05
 # Cores busier than this make loader processes wait for one another, and not for a disk.
@@ -310,25 +325,6 @@ def idle_s_per_sample(
     return max(occupied_s / samples - (cpu_s or 0.0), 0.0)
 
 
-# ------------------------------------------------------------------------------------------
-# Times of a recorded model's units on a device: the device's step, shared out.
-#
-# The device model times whole steps (operators are counted, not placed). A unit's share of a step
-# is that of its layers, each timed as one operator by the same roofline, and corrected by what the
-# recording measured of it:
-#
-#     w_u = p_u(device) (m_u / p_u(host))^g,      t_u(b) = t(b) w_u(b) / sum_v w_v(b)
-#
-# | here  | meaning                                                                |
-# |-------|------------------------------------------------------------------------|
-# | ``p`` | roofline of the unit's layers: flop, weights and activations moved [s] |
-# | ``m`` | measured forward or backward of the unit on the host [s]               |
-# | ``g`` | how far a measured error carries to the device (``planners.step.calibrate``)  |
-# | ``t`` | forward or backward of the whole model on the device, calibrated [s]   |
-#
-# So the units always add up to the step that every other planner uses.
-
-
 # A roofline of nothing takes nothing: the least share of a unit, so that logarithms exist. [s]
 _LEAST_S = 1e-12
 
@@ -362,7 +358,7 @@ def unit_times(
     if len(parts) == 1:
         f_roof = b_roof = np.ones((batches.size, 1))
     else:
-        f_roof, b_roof = (x[0] for x in _rooflines(work, parts, [device], batches, parameters, 1))
+        f_roof, b_roof = _rooflines(work, parts, device, batches, parameters, 1)
     f_weight, b_weight = f_roof, b_roof
     if host is not None and gain and len(parts) > 1:
         f_seen, b_seen = _seen(work, parts, host, parameters)
@@ -370,7 +366,7 @@ def unit_times(
     f = forward[:, None] * f_weight / f_weight.sum(axis=1, keepdims=True)
     b = backward[:, None] * b_weight / b_weight.sum(axis=1, keepdims=True)
     if tp > 1 and len(parts) > 1:
-        f_part, b_part = (x[0] for x in _rooflines(work, parts, [device], batches, parameters, tp))
+        f_part, b_part = _rooflines(work, parts, device, batches, parameters, tp)
         f, b = f * np.minimum(f_part / f_roof, 1.0), b * np.minimum(b_part / b_roof, 1.0)
     return UnitTimes(
         micro_batches=batches,
@@ -382,14 +378,10 @@ def unit_times(
 
 
 def _rooflines(
-    work: Work,
-    parts: Sequence[Unit],
-    targets: Sequence[Device],
-    batches: Floats,
-    parameters: DeviceParameters,
-    tp: int,
-) -> tuple[Floats, Floats]:
-    """Return forward and backward by the roofline, (n_devices, n_batches, n_units) [s]."""
+    work: Work, parts: Sequence[Unit], device: Device, batches: Floats,
+    parameters: DeviceParameters, tp: int,
+) -> tuple[Floats, Floats]:  # fmt: skip
+    """Return forward and backward by the roofline, (n_batches, n_units) [s]."""
     found = []
     given = 0.0
     # A transformer's blocks are alike: each kind is timed once.
@@ -402,13 +394,12 @@ def _rooflines(
             given = layer.output_bytes_per_sample
         key = tuple((o.kind, o.phase, o.flop, o.bytes, o.fixed_bytes) for o in operators)
         if key not in timed:
-            columns = step_time(
-                replace(work, operators=Operators.of(operators)), targets, batches, parameters
-            )
-            timed[key] = columns.micro_batch_s - columns.backward_s, columns.backward_s
+            alone = replace(work, operators=Operators.of(operators))
+            columns = step_time(alone, [device], batches, parameters)
+            backward = columns.backward_s[0]
+            timed[key] = columns.micro_batch_s[0] - backward, backward
         found.append(timed[key])
-    forward = np.stack([f for f, _ in found], axis=2)
-    backward = np.stack([b for _, b in found], axis=2)
+    forward, backward = (np.stack(passes, axis=1) for passes in zip(*found, strict=True))
     return np.maximum(forward, _LEAST_S), np.maximum(backward, _LEAST_S)
 
 
@@ -445,11 +436,11 @@ def _seen(
     at = np.array([float(work.micro_batch)])
     found = []
     for roof, times in zip(
-        _rooflines(work, parts, [host], at, parameters, 1),
+        _rooflines(work, parts, host, at, parameters, 1),
         ([_sum(p, "forward_s") for p in parts], [_sum(p, "backward_s") for p in parts]),
         strict=True,
     ):
-        ratio = np.array([t / r if t else np.nan for t, r in zip(times, roof[0, 0], strict=True)])
+        ratio = np.array([t / r if t else np.nan for t, r in zip(times, roof[0], strict=True)])
         if np.isnan(ratio).all():
             found.append(np.ones(len(parts)))
             continue

@@ -14,6 +14,31 @@ the kernel's own rate). Elementwise: bytes counted per token, by how the framewo
 Sources: Narayanan et al. (SC'21) for the counts; Korthikanti et al. (2022) for sequence
 parallelism and selective recomputation; Dao (2022, 2023) for the flash kernels' rates. What
 adapters and quantised weights add is counted by ``planners.step.transformer``, at the same rates.
+
+Work that low-rank adapters and quantised weights add to a transformer layer.
+
+| here                   | papers | meaning                                             |
+|------------------------|--------|-----------------------------------------------------|
+| ``rank``               | r      | of the adapter: y = W x + s B (A x), A of r x inner |
+| ``inner``, ``columns`` | k, d   | of the adapted matrix                               |
+
+Forward, per token: 2 r (k + d) flop, and traffic over x, A x twice and B A x; backward as much
+for each of two gradients (of input and of weight). The scaled sum streams over y: as the ledger
+of operators counts them. Source: E. Hu et al., "LoRA", 2021, section 4.1.
+
+Operations that a transformer's training needs, whatever a machine makes of them.
+
+A token meets every weight once forward, and twice backward (gradient of the input and of the
+weight); attention multiplies it with all tokens of its sample, twice, in each layer:
+
+.. math:: F = 6 N + 12 l s a w
+
+with N the weights of products (output head included, look-up tables not), l layers, s tokens of
+a sample and a heads of width w. Attention counts in full though a causal mask hides half, as
+both sources do; recomputation does not count. Weights that are frozen have no gradient of their
+own, and layers below the first trained one no backward pass.
+
+Sources: A. Chowdhery et al., PaLM, 2022, appendix B; D. Narayanan et al., SC'21, section 5.1.
 """
 
 from __future__ import annotations
@@ -401,43 +426,21 @@ def _head_s(case: LayoutCase) -> Floats:
     return np.asarray(whole * np.where(np.asarray(layouts.pp) > 1, parameters.head_share, 1.0))
 
 
-# ------------------------------------------------------------------------------------------
-# Work that low-rank adapters and quantised weights add to a transformer layer.
-#
-# | here                   | papers | meaning                                             |
-# |------------------------|--------|-----------------------------------------------------|
-# | ``rank``               | r      | of the adapter: y = W x + s B (A x), A of r x inner |
-# | ``inner``, ``columns`` | k, d   | of the adapted matrix                               |
-#
-# Forward, per token: 2 r (k + d) flop, and traffic over x, A x twice and B A x; backward as much
-# for each of two gradients (of input and of weight). The scaled sum streams over y: as the ledger
-# of operators counts them. Source: E. Hu et al., "LoRA", 2021, section 4.1.
+def adapter_work(setup: TrainingSetup, model: Transformer) -> dict[str, float]:
+    """Return what adapters and quantised weights add to one layer, by columns of ``Software``.
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdapterWork:
-    """What one layer's adapters and quantised weights take; all 0 without."""
-
-    flop: float = 0.0  # of the adapters' products for a token, forward [flop/token]
-    product_bytes: float = 0.0  # that these products move for a token, forward [bytes/token]
-    # that scaling and adding their outputs moves, forward; as much backward [bytes/token]
-    sum_bytes: float = 0.0
-    # that LLM.int8 moves over inputs and outputs of the frozen products, forward [bytes/token]
-    requantised_bytes: float = 0.0
-
-
-def adapter_work(setup: TrainingSetup, model: Transformer) -> AdapterWork:
-    """Return what adapters add to one layer of the model.
+    ``requantised_bytes`` is what LLM.int8 moves over inputs and outputs of the frozen products.
+    Nothing without adapters.
 
     Examples
     --------
     >>> model = Transformer(layers=1, hidden=1024, heads=8, sequence=128, vocabulary=0)
     >>> setup = TrainingSetup(adapter_rank=8, adapter_targets="query-value")
-    >>> adapter_work(setup, model).flop == 2 * 8 * 2 * (1024 + 1024)
+    >>> adapter_work(setup, model)["adapter_flop"] == 2 * 8 * 2 * (1024 + 1024)
     True
     """
     if setup.adapter_rank is None:
-        return AdapterWork()
+        return {}
     tally = Tally.of("bf16", setup)
     made = [
         operator
@@ -448,28 +451,14 @@ def adapter_work(setup: TrainingSetup, model: Transformer) -> AdapterWork:
         if operator.phase == "forward"
     ]
     products = [o for o in made if o.name == "adapter" and o.kind == "matmul"]
-    return AdapterWork(
-        flop=sum(o.flop for o in products),
-        product_bytes=sum(o.bytes - o.fixed_bytes for o in products),
-        sum_bytes=sum(o.bytes for o in made if o.name == "adapter" and o.kind != "matmul"),
-        requantised_bytes=sum(o.bytes - o.fixed_bytes for o in made if o.name == "quantised"),
-    )
-
-
-# ------------------------------------------------------------------------------------------
-# Operations that a transformer's training needs, whatever a machine makes of them.
-#
-# A token meets every weight once forward, and twice backward (gradient of the input and of the
-# weight); attention multiplies it with all tokens of its sample, twice, in each layer:
-#
-# .. math:: F = 6 N + 12 l s a w
-#
-# with N the weights of products (output head included, look-up tables not), l layers, s tokens of
-# a sample and a heads of width w. Attention counts in full though a causal mask hides half, as
-# both sources do; recomputation does not count. Weights that are frozen have no gradient of their
-# own, and layers below the first trained one no backward pass.
-#
-# Sources: A. Chowdhery et al., PaLM, 2022, appendix B; D. Narayanan et al., SC'21, section 5.1.
+    return {
+        "adapter_flop": sum(o.flop for o in products),
+        "adapter_product_bytes": sum(o.bytes - o.fixed_bytes for o in products),
+        "adapter_sum_bytes": sum(
+            o.bytes for o in made if o.name == "adapter" and o.kind != "matmul"
+        ),
+        "requantised_bytes": sum(o.bytes - o.fixed_bytes for o in made if o.name == "quantised"),
+    }
 
 
 def model_flop_per_token(model: Transformer, setup: TrainingSetup) -> float:

@@ -45,6 +45,7 @@ from advisor.planners.core import (
     refused,
 )
 from advisor.planners.layouts import partition
+from advisor.planners.memory import model_state
 from advisor.planners.systems.cephalo import Worker
 
 Ints = NDArray[np.int64]
@@ -245,9 +246,11 @@ def memory_bytes(
     """Return the memory of each GPU of a group (section 3.1, step 6) [bytes]."""
     pairs = chunk[:-1] + chunk[1:] if chunk.size > 1 else chunk
     whole, layers = float(pairs.max()), float(chunk.sum())
-    working = whole + (0.0 if is_offloaded else (layers - whole) / gpus)
-    optimizer = 0.0 if is_offloaded else layers / gpus
-    states = working * fixed.parameter_bytes + optimizer * fixed.optimizer_bytes
+    shared = model_state(
+        (layers - whole) * fixed.parameter_bytes, 0, layers * fixed.optimizer_bytes, dp=gpus,
+        zero_stage=3, moves_weights=is_offloaded, moves_optimizer=is_offloaded,
+    )  # fmt: skip
+    states = whole * fixed.parameter_bytes + float(shared.device_bytes)
     boundary = micro_batch * job.sequence * job.hidden * fixed.parameter_bytes
     return (
         states * job.layer_parameters + fixed.boundary_activations * boundary + fixed.reserve_bytes
@@ -318,7 +321,7 @@ def _plans(
     group_s = np.array([float((t * n).max()) for t, n in zip(both, counts, strict=True)])
     chunks = share_layers(group_s, job.layers, degree)
     parts = schedule_s(groups, counts, chunks, micro_batch, send_receive_s)
-    state = fixed.parameter_bytes + fixed.optimizer_bytes
+    state = float(model_state(fixed.parameter_bytes, 0, fixed.optimizer_bytes).device_bytes)
     return [
         AsymmetricPlan(
             groups=tuple(groups),
@@ -416,17 +419,12 @@ class GroupedPipeline:
     order: tuple[int, ...]  # which of the groups given is each stage
     layers: tuple[int, ...]
     counts: tuple[tuple[int, ...], ...]  # micro-batches of a step by stage and worker
-    # core_s, fill_s: the slowest group's steady part; what the others add at the start and the end
-    # [s]
-    core_s: float
+    # pipeline_s, fill_s: time without the reductions of the gradients; of it what all but the
+    # slowest group's steady part adds at the start and the end [s]
+    pipeline_s: float
     fill_s: float
     memory_bytes: tuple[float, ...]  # by stage, of the fullest device
     micro_batch: int
-
-    @property
-    def pipeline_s(self) -> float:
-        """Time without the reductions of the gradients [s]."""
-        return self.core_s + self.fill_s
 
 
 def grouped_pipeline(
@@ -449,20 +447,12 @@ def grouped_pipeline(
     problem: PlanningError | None = None
     for order in _orders(groups):
         try:
-            one = _cut([groups[i] for i in order], micro_batch, micro_batches, send_s, memory)
+            one = _cut(groups, order, micro_batch, micro_batches, send_s, memory)
         except PlanningError as error:
             problem = error
             continue
         if found is None or one.pipeline_s < found.pipeline_s:
-            found = GroupedPipeline(
-                order=order,
-                layers=one.layers,
-                counts=one.counts,
-                core_s=one.core_s,
-                fill_s=one.fill_s,
-                memory_bytes=one.memory_bytes,
-                micro_batch=micro_batch,
-            )
+            found = one
     if found is None:
         raise problem or PlanningError("a pipeline needs a group")
     return found
@@ -476,13 +466,14 @@ def _orders(groups: Sequence[StageGroup]) -> list[tuple[int, ...]]:
 
 
 def _cut(
-    groups: Sequence[StageGroup],
-    micro_batch: int,
-    micro_batches: int,
-    send_s: Floats,
-    memory: StageMemory,
-) -> GroupedPipeline:
-    per_worker = [_both_s(g, micro_batch) for g in groups]  # each (workers, units)
+    given: Sequence[StageGroup], order: tuple[int, ...], micro_batch: int, micro_batches: int,
+    send_s: Floats, memory: StageMemory,
+) -> GroupedPipeline:  # fmt: skip
+    groups = [given[i] for i in order]
+    per_worker = [
+        np.stack([sum(worker.at(float(micro_batch))) for worker in group.workers])
+        for group in groups
+    ]  # each (workers, units)
     counts = [proportional(1.0 / t.sum(axis=1), micro_batches) for t in per_worker]
     steady = np.stack(
         [
@@ -506,39 +497,22 @@ def _cut(
         in_flight=flights,
         capacity_bytes=np.array([g.capacity_bytes for g in groups]) - memory.base_bytes,
     )
-    return _described(found.layers, per_worker, counts, send_s, micro_batch, [
-        m + memory.base_bytes for m in found.memory_bytes
-    ])  # fmt: skip
-
-
-def _both_s(group: StageGroup, micro_batch: int) -> Floats:
-    times = [w.at(float(micro_batch)) for w in group.workers]
-    return np.stack([f + b for f, b in times])
-
-
-def _described(
-    layers: tuple[int, ...],
-    per_worker: Sequence[Floats],
-    counts: Sequence[np.ndarray],
-    send_s: Floats,
-    micro_batch: int,
-    memory_bytes: list[float],
-) -> GroupedPipeline:
-    edges = np.concatenate([[0], np.cumsum(layers)])
+    edges = np.concatenate([[0], np.cumsum(found.layers)])
     cores, once = [], []
     for stage, (times, n) in enumerate(zip(per_worker, counts, strict=True)):
         a, b = edges[stage], edges[stage + 1]
-        sent = 2 * float(send_s[b - 1]) if stage + 1 < len(layers) else 0.0
+        sent = 2 * float(send_s[b - 1]) if stage + 1 < len(groups) else 0.0
         each = times[:, a:b].sum(axis=1) + sent
         cores.append(float((each * n).max()))
         once.append(float(each[n > 0].max()))
     slowest = int(np.argmax(cores))
+    fill_s = sum(once) - once[slowest]
     return GroupedPipeline(
-        order=tuple(range(len(layers))),
-        layers=layers,
+        order=order,
+        layers=found.layers,
         counts=tuple(tuple(map(int, n)) for n in counts),
-        core_s=cores[slowest],
-        fill_s=sum(once) - once[slowest],
-        memory_bytes=tuple(memory_bytes),
+        pipeline_s=cores[slowest] + fill_s,
+        fill_s=fill_s,
+        memory_bytes=tuple(m + memory.base_bytes for m in found.memory_bytes),
         micro_batch=micro_batch,
     )

@@ -48,7 +48,7 @@ from advisor.planners.memory import (
     MemoryParameters,
     UnitTable,
     base_bytes,
-    parameter_bytes,
+    parameter_state,
     training_memory_bytes,
     unit_state_bytes,
 )
@@ -376,8 +376,8 @@ class LayoutLaw:
         """Return weights, gradients and optimizer state by unit on one of ``workers`` [bytes]."""
         problem = self._problem
         rows = replica(1, workers, zero_stage=zero_stage)
-        each = parameter_bytes(rows, problem.software, problem.shapes, np.asarray(float(workers)))
-        return np.asarray(problem.memory.slack * each * table.parameters)
+        each = parameter_state(rows, problem.software, problem.shapes, np.asarray(float(workers)))
+        return np.asarray(problem.memory.slack * each.device_bytes * table.parameters)
 
     def replica_bytes(self, table: UnitTable, replica: Layouts, kept: Kept) -> Floats:
         """Return what the whole model takes on one of data-parallel workers [bytes]."""

@@ -37,6 +37,7 @@ from advisor.planners.core import (
     Work,
 )
 from advisor.planners.layouts import logarithms
+from advisor.planners.memory import model_state
 from advisor.planners.step import KERNELS, StepColumns, adapter_work, runs_as
 
 SCHEMA_VERSION: Final = 2
@@ -316,15 +317,15 @@ def software_of(work: Work) -> Software:
     # The formula counts elements of two bytes.
     element = max(min(PRECISION_BYTES[precision], 4), 2)
     assert work.transformer is not None
-    mean = setup.mean_bytes(work.transformer, precision)
-    # Adapters' gradients and state are small, and shared out like the weights they stand beside.
-    weight = mean.weight + (mean.gradient + mean.optimizer if setup.has_adapters else 0.0)
-    adapters, kernel = adapter_work(setup, work.transformer), KERNELS[setup.base_bits]
+    weight = setup.mean_weight_bytes(work.transformer, precision)
+    if setup.has_adapters:
+        # Their gradients and state are small, and shared out like the weights they stand beside.
+        share = setup.trainable_fraction(work.transformer)
+        own = (share * setup.gradient_bytes(precision), share * setup.optimizer_bytes(precision))
+        weight = float(model_state(weight, *own).device_bytes)
+    kernel = KERNELS[setup.base_bits]
     software = Software(
-        adapter_flop=adapters.flop,
-        adapter_product_bytes=adapters.product_bytes,
-        adapter_sum_bytes=adapters.sum_bytes,
-        requantised_bytes=adapters.requantised_bytes,
+        **adapter_work(setup, work.transformer),
         decoded_flop=kernel.decoded_flop,
         dequantised_bytes=kernel.backward_bytes,
         dequantised_forward_bytes=kernel.forward_bytes,

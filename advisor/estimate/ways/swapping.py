@@ -104,7 +104,7 @@ class PeersOn:
         forward, _ = model.times(self.place.group).at(float(micro_batch))
         loaded = model.weight_bytes * model.table.parameters
         on_host = offloaded_bytes(
-            model.work, model.table, tp=1, dp=1, zero_stage=0, kept_bytes=0.0, offload=_OFFLOADS
+            model.work, model.table, tp=1, dp=1, zero_stage=0, offload=_OFFLOADS
         )
         weights = float(loaded.sum())
         return SwapModel(

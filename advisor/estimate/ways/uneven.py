@@ -20,7 +20,7 @@ from advisor.estimate.knowledge.laws import LayoutLaw, ModelOn, ReducedStep, Sta
 from advisor.estimate.plan import Choice
 from advisor.estimate.unlike.groups import ALONE, OnGroups, fullest
 from advisor.planners.core import GIB, Column, Floats, Layouts, PlanningError, Recompute
-from advisor.planners.memory import Kept
+from advisor.planners.memory import Kept, model_state
 from advisor.planners.systems import (
     CephaloConstants,
     MicroBatchCurve,
@@ -383,7 +383,8 @@ def _even_s(model: ModelOn, workers: Sequence[Worker], job: UnevenJob) -> float 
 def _state_bytes(model: ModelOn) -> float:
     """Return weights, gradients and optimizer state of the model, all shards together [bytes]."""
     work = model.work
-    return work.parameter_bytes + work.gradient_bytes + work.optimizer_state_bytes
+    whole = model_state(work.parameter_bytes, work.gradient_bytes, work.optimizer_state_bytes)
+    return float(whole.device_bytes)
 
 
 def _compute_bytes(model: ModelOn) -> Floats:
