@@ -43,7 +43,7 @@ def case(cluster: str, model: Transformer | Job = SMALL, batch: int = 64) -> OnG
         job = described_job(work, name="described", global_batch=batch)
     machines = parse_cluster(cluster, catalogue())
     return OnGroups(
-        model=model_on(physics().case(job), catalogue(), machines),
+        model=model_on(physics().case(job), machines),
         cluster=machines,
         global_batch=batch,
     )

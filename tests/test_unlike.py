@@ -56,7 +56,7 @@ def job_of(make_job: MakeJob, work: Work, batch: int = 64) -> Job:
 
 
 def on(job: Job, cluster: Cluster) -> ModelOn:
-    return model_on(predictor().case(job), predictor().catalogue, cluster)
+    return model_on(predictor().case(job), cluster)
 
 
 def chosen(job: Job, cluster: Cluster) -> dict[str, Choice]:

@@ -21,6 +21,7 @@ from advisor.answer import (
 )
 from advisor.catalogue import Catalogue, Offers, Pricing
 from advisor.collectors.errors import counted
+from advisor.estimate.case import host_core_speed
 from advisor.estimate.completion import PAID_ON_DEMAND, Completion, SideCosts
 from advisor.estimate.time_columns import TimeColumns, way_name
 from advisor.estimate.ways.data_parallel import memory_there
@@ -49,9 +50,9 @@ _WORTH_SAYING: Final = 0.05
 
 def candidate(
     job: Job, catalogue: Catalogue, columns: TimeColumns, completion: Completion,
-    offers: Offers, *, offer_row: int, column: int, completion_row: int,
-    side: SideCosts, steady: Completion | None, host_core_speed: float | None, coverage: float,
-    why: tuple[str, ...] = (), rank: int = 1, device: Device | None = None,
+    offers: Offers, side: SideCosts, *, offer_row: int, column: int, completion_row: int,
+    steady: Completion | None, coverage: float, why: tuple[str, ...], rank: int = 1,
+    device: Device | None,
 ) -> Candidate:  # fmt: skip
     """Make the candidate of one offer, one row of the time columns and one of the completions.
 
@@ -71,11 +72,16 @@ def candidate(
         rent = steady_rent  # what its billed hours are counted in
     time_h = completion.time_h(completion_row, coverage)
     cost = completion.cost_usd(completion_row, rent, coverage)
-    alike: tuple[Estimate | None, Estimate | None] = (None, None)
+    alike: dict[str, Any] = {}
     if steady is not None and offer.pricing == "spot" and each is not None:
-        alike = steady.time_h(column, coverage), steady.cost_usd(column, steady_rent, coverage)
+        alike = {
+            "on_demand_time_h": steady.time_h(column, coverage),
+            "on_demand_cost_usd": steady.cost_usd(column, steady_rent, coverage),
+        }
     breakdown = completion.breakdown(completion_row, rent)
     speed = float(catalogue.types.core_speed[int(columns.type_index[column])])
+    is_learned = columns.is_learned is not None and bool(columns.is_learned[column])
+    late = float(completion.late_fraction[completion_row])
     units = transformer_units(
         job, step.value, row["devices"], device,
         hours=float(completion.spot_h[completion_row] + completion.on_demand_h[completion_row]),
@@ -90,22 +96,21 @@ def candidate(
             waits(shares),
             *units_words(to_record(units)),
             *network_words(columns, column),
-            *_learned(columns, column),
+            *(("corrected by measured runs of similar size",) if is_learned else ()),
             *why,
-            *_feeding(job, offer, shares, step.value, (host_core_speed, speed)),
+            *_feeding(job, offer, shares, step.value, speed),
             *interruptions(completion, completion_row, count),
             *whole_run(completion, completion_row),
-            *_on_demand(*alike),
+            *_on_demand(**alike),
             *beside_steps(breakdown, time_h.value, cost.value),
         ),
         breakdown=breakdown,
         surplus_usd_per_h=rent.surplus_usd_per_h,
-        is_learned=_is_learned(columns, column),
+        is_learned=is_learned,
         is_network_assumed=columns.assumed_network(column) is not None,
-        on_demand_time_h=alike[0],
-        on_demand_cost_usd=alike[1],
+        **alike,
         completion=completion.way_of(completion_row),
-        late_probability=_late(completion, completion_row),
+        late_probability=None if math.isnan(late) else late,
         bills=bills,
         units=units,
     )
@@ -220,26 +225,14 @@ def waits(shares: Mapping[str, float]) -> str:
     )
 
 
-def _is_learned(columns: TimeColumns, column: int) -> bool:
-    return columns.is_learned is not None and bool(columns.is_learned[column])
-
-
 def network_words(columns: TimeColumns, column: int) -> tuple[str, ...]:
     """Say on which assumed network a row rests, where it does."""
     assumed = columns.assumed_network(column)
     return () if assumed is None else (assumed_network(*assumed),)
 
 
-def _learned(columns: TimeColumns, column: int) -> tuple[str, ...]:
-    return ("corrected by measured runs of similar size",) if _is_learned(columns, column) else ()
-
-
 def _feeding(
-    job: Job,
-    offer: Offer,
-    shares: Mapping[str, float],
-    step_s: float,
-    speeds: tuple[float | None, float],
+    job: Job, offer: Offer, shares: Mapping[str, float], step_s: float, core_speed: float
 ) -> tuple[str, ...]:
     """Where the job waits for data: how many virtual CPUs would feed it, or that none would."""
     if shares["input"] < _WORTH_SAYING:
@@ -253,9 +246,8 @@ def _feeding(
         )
     if computes_s is None:
         return ()
-    host_core_speed, core_speed = speeds
     fed = job.global_batch / (step_s * max(1.0 - shares["input"], 1e-9))
-    needed = float(vcpus_needed(fed, computes_s, host_core_speed, core_speed))
+    needed = float(vcpus_needed(fed, computes_s, host_core_speed(job), core_speed))
     if job.feed.workers == 0:
         return (
             f"{percent_text(shares['input'])} of the step loads data in the training loop; "
@@ -277,21 +269,16 @@ def interruptions(completion: Completion, row: int, count: int) -> tuple[str, ..
     way = completion.way_of(row)
     if way == "spot":
         return (f"spot: {finish}, including waits for machines, with {every}",)
-    if way == "spot-with-fallback":
+    if way in PAID_ON_DEMAND:
         spot, on_demand = float(completion.spot_h[row]), float(completion.on_demand_h[row])
-        return (
-            f"spot with fallback: on spot machines {percent_text(spot / (spot + on_demand))} "
-            "of the time, "
-            f"on demand when no spot machine is available; {finish}, with {every}",
-        )
-    if way == "spot-by-deadline":
-        spot, on_demand = float(completion.spot_h[row]), float(completion.on_demand_h[row])
-        return (
-            f"by the deadline: on spot machines {percent_text(spot / (spot + on_demand))} of "
-            "the rented "
-            "time, on demand or waiting where the plan of `advisor simulate spot --deadline` "
-            f"says so; {finish}, with {every}",
-        )
+        on_spot = f"on spot machines {percent_text(spot / (spot + on_demand))} of the"
+        said = f"spot with fallback: {on_spot} time, on demand when no spot machine is available"
+        if way == "spot-by-deadline":
+            said = (
+                f"by the deadline: {on_spot} rented time, on demand or waiting where the plan of "
+                "`advisor simulate spot --deadline` says so"
+            )
+        return (f"{said}; {finish}, with {every}",)
     if way == "elastic-spot":
         mean = count * float(completion.spot_h[row] / completion.rented_h[row])
         return (
@@ -301,11 +288,6 @@ def interruptions(completion: Completion, row: int, count: int) -> tuple[str, ..
     if completion.is_negligible[row]:
         return (f"checkpoints and failures add less than {percent_text(NEGLIGIBLE_FRACTION)}",)
     return (f"failures and a checkpoint every {interval} add {percent_text(overhead)}",)
-
-
-def _late(completion: Completion, row: int) -> float | None:
-    late = float(completion.late_fraction[row])
-    return None if math.isnan(late) else late
 
 
 def whole_run(completion: Completion, row: int) -> tuple[str, ...]:
@@ -327,29 +309,21 @@ def on_demand_price(offers: Offers, row: int) -> float | None:
     return None if math.isnan(price) else price
 
 
-def _on_demand(time_h: Estimate | None, cost_usd: Estimate | None) -> tuple[str, ...]:
+def _on_demand(**alike: Estimate) -> tuple[str, ...]:
     """Set what the same machines take on demand beside a spot candidate."""
-    if time_h is None or cost_usd is None:
+    if not alike:
         return ()
-    cost, cost_bounds = usd_interval(cost_usd.to_record())
-    time, time_bounds = hours_interval(time_h.to_record())
+    cost, cost_bounds = usd_interval(alike["on_demand_cost_usd"].to_record())
+    time, time_bounds = hours_interval(alike["on_demand_time_h"].to_record())
     return (f"on demand: {cost} ({cost_bounds}) in {time} ({time_bounds})",)
 
 
 def beside_steps(parts: Mapping[str, Part], time_h: float, cost_usd: float) -> tuple[str, ...]:
     """Name what is neither steps nor interruptions where it takes a share worth a word."""
-    times = {name: parts[key].time_h / time_h for key, name in _TIMES}
-    costs = {name: (parts[key].cost_usd or 0.0) / cost_usd for key, name in _COSTS}
-    said = [
-        f"{name} {percent_text(share)} of the time"
-        for name, share in times.items()
-        if share >= 0.01
-    ]
-    said += [
-        f"{name} {percent_text(share)} of the cost"
-        for name, share in costs.items()
-        if share >= 0.01
-    ]
+    shares = [(parts[key].time_h / time_h, f"{name} {{}} of the time") for key, name in _TIMES]
+    for key, name in _COSTS:
+        shares.append(((parts[key].cost_usd or 0.0) / cost_usd, f"{name} {{}} of the cost"))
+    said = [words.format(percent_text(share)) for share, words in shares if share >= 0.01]
     return ("other than training steps: " + ", ".join(said),) if said else ()
 
 

@@ -18,7 +18,6 @@ from advisor.estimate.ways.model_parallel import WAY as BY_SHAPE
 from advisor.estimate.ways.model_parallel import (
     model_parallel,
     network_slope,
-    nothing,
     on_machine,
     search,
     space_on,
@@ -87,24 +86,24 @@ def _placed(case: StepCase, columns: TimeColumns, row: int) -> PlacedRun:
 def _best(
     case: StepCase, type_index: Integers, count: Integers, most_s: Floats | None
 ) -> TimeColumns:
-    by_shape = is_laid_out_by_shape(case, type_index)
-    if by_shape.all():
-        return model_parallel(case, type_index, count)
-    if by_shape.any():
-        return _parted(case, type_index, count, by_shape, model_parallel)
-    return improved(case, data_parallel(case, type_index, count), most_s)
+    columns = _laid_out(case, type_index, count, model_parallel)
+    is_by_shape = is_laid_out_by_shape(case, type_index).any()
+    return columns if is_by_shape else improved(case, columns, most_s)
 
 
-def _parted(
-    case: StepCase, type_index: Integers, count: Integers, by_shape: NDArray[np.bool_],
-    laid_out: Callable[[StepCase, Integers, Integers], TimeColumns],
+def _laid_out(
+    case: StepCase, type_index: Integers, count: Integers,
+    by_shape: Callable[[StepCase, Integers, Integers], TimeColumns] | None = None,
 ) -> TimeColumns:  # fmt: skip
-    """Return rows by shape as ``laid_out`` says, and the others data parallel; each asked once."""
-    columns = nothing(case, type_index, count)
-    for rows, way in (
-        (np.flatnonzero(by_shape), laid_out), (np.flatnonzero(~by_shape), data_parallel),
-    ):  # fmt: skip
-        columns = put(columns, rows, way(case, type_index[rows], count[rows]))
+    """Return rows by shape as ``by_shape`` says, others data parallel; without it only these."""
+    is_by_shape = is_laid_out_by_shape(case, type_index)
+    if not is_by_shape.any():
+        return data_parallel(case, type_index, count)
+    columns = case.no_times(BY_SHAPE, type_index, count)
+    for rows, way in ((is_by_shape, by_shape), (~is_by_shape, data_parallel)):
+        if way is not None and rows.any():
+            found = way(case, type_index[rows], count[rows])
+            columns = put(columns, np.flatnonzero(rows), found)
     return columns
 
 
@@ -142,13 +141,7 @@ def first_look(case: StepCase, type_index: Integers, count: Integers) -> TimeCol
 
     Rows that are laid out by shape have no estimate yet: ``nan`` with status ok.
     """
-    by_shape = is_laid_out_by_shape(case, type_index)
-    if by_shape.all():
-        columns = nothing(case, type_index, count)
-    elif by_shape.any():
-        columns = _parted(case, type_index, count, by_shape, nothing)
-    else:
-        columns = data_parallel(case, type_index, count)
+    columns = _laid_out(case, type_index, count)
     return believing(case, _with_assumed_networks(case, columns))
 
 
@@ -225,10 +218,8 @@ def _least_of_shapes(case: StepCase, row: int, devices: Integers) -> Floats:
     """Return the bound of a transformer on each number of devices of one type of machine [s]."""
     problem = on_machine(case, row).problem
     key = ("least device seconds", int(case.fleet.device[row]))
-    if key not in case.seen:
-        case.seen[key] = problem.least_device_s_per_sample()
-    device_s, batch = case.seen[key], case.job.global_batch
-    return problem.least_step_s(devices, batch, device_s)
+    device_s = case.once(key, problem.least_device_s_per_sample)
+    return problem.least_step_s(devices, case.job.global_batch, device_s)
 
 
 def _least_of_operators(case: StepCase, device: Integers) -> tuple[Floats, Floats]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from advisor.answer import fitted
 from advisor.catalogue import Accelerator
 from advisor.collectors.derive import MOST_RATIO, ratio
 from advisor.estimate.knowledge.layout_model import LayoutModel, load
-from advisor.estimate.time_columns import CODE
+from advisor.estimate.time_columns import CODE, TimeColumns, no_times
 from advisor.jobs import Job, data_in_s
 from advisor.machines import (
     Fleet,
@@ -728,6 +728,7 @@ def _between(
 
 
 Integers = NDArray[np.int64]
+Found = TypeVar("Found")
 
 # What may be chosen where nobody says otherwise. GPipe holds every micro-batch and is never faster
 # than 1F1B; tensor parallel ranks that a network lies between have never paid.
@@ -756,6 +757,13 @@ class StepCase:
     # what was found of machines before, by what matters of them; filled by the ways
     seen: dict[tuple[object, ...], Any] = field(default_factory=dict, repr=False, compare=False)
 
+    def once(self, key: tuple[object, ...], make: Callable[[], Found]) -> Found:
+        """Return what was made under a key before, made now where nothing was."""
+        if key not in self.seen:
+            self.seen[key] = make()
+        found: Found = self.seen[key]
+        return found
+
     def status(self, type_index: Integers, count: Integers) -> Integers:
         """Return why a row cannot be estimated in any layout, 0 where it may be."""
         fleet = self.fleet
@@ -777,6 +785,14 @@ class StepCase:
             self._refuse_unlike_runs(status, type_index, count)
         return status
 
+    def no_times(self, way: int, type_index: Integers, count: Integers) -> TimeColumns:
+        """Return columns of rows that are not estimated yet; they know why they cannot be."""
+        return no_times(
+            way, type_index, count, self.status(type_index, count),
+            startup_s=self.startup_s(type_index), data_in_s=self.data_in_s(type_index),
+            dp=self.fleet.per_node[type_index] * count,
+        )  # fmt: skip
+
     def _refuse_unlike_runs(self, status: Integers, type_index: Integers, count: Integers) -> None:
         """Refuse what runs on accelerators tell nothing of: several, if none was; processors."""
         is_lone = self.fleet.per_node[type_index] * count == 1
@@ -793,10 +809,7 @@ class StepCase:
 
         ``device``: rows of the fleet's devices.
         """
-        key = ("calibrated",)
-        if key not in self.seen:
-            self.seen[key] = self.calibrated_on(self.fleet.devices)
-        factor, log_sd = self.seen[key]
+        factor, log_sd = self.once(("calibrated",), lambda: self.calibrated_on(self.fleet.devices))
         return factor[device], log_sd[device]
 
     def calibrated_on(self, devices: Sequence[Device]) -> tuple[Floats, Floats]:

@@ -483,6 +483,9 @@ _MONTH_H: Final = 730.0
 # The plain volume of each provider (whose rate is above), and the first tier of its traffic.
 _VOLUMES: Final = ("block storage gp3", "block storage balanced")
 _FIRST_TIERS: Final = ("up to 10 TiB/month", "0-1 TiB/month")
+# Provider's row of each type; then prices by provider and region: of storage [USD/GiB/h], and of
+# traffic that leaves [USD/GiB].
+SidePrices = tuple[Integers, Floats, Floats]
 # AWS's and Azure's traffic is listed once, for their American regions: taken for all of theirs.
 _EVERYWHERE: Final = ("", "us")
 
@@ -500,6 +503,22 @@ class SideCosts:
     # multiple of (0: by the second) [h]
     shortest_bill_h: Floats
     bill_step_h: Floats
+
+    @classmethod
+    def of(cls, job: Job, types: TypeColumns, offers: Offers, prices: SidePrices) -> SideCosts:
+        """Return what ``job`` adds to each offer; ``prices``: of ``side_prices``."""
+        kind, (provider, storage, egress) = offers.type_index, prices
+        place = provider[kind], offers.region_index
+        kept_gib = ((job.transfers.data_bytes or 0.0) + CHECKPOINTS_KEPT * job.state_bytes) / GIB
+        return cls(
+            storage_usd_per_h=_priced(kept_gib, storage[place]),
+            surplus_usd_per_h=surplus_usd_per_h(
+                job, types.vcpus[kind], types.cpu_baseline[kind], types.cpu_surplus_usd_per_h[kind]
+            ),
+            egress_usd=_priced(job.result_bytes / GIB, egress[place]),
+            shortest_bill_h=offers.shortest_bill_h,
+            bill_step_h=offers.bill_step_h,
+        )
 
     def rent(self, price_usd_per_h: float, *parts: tuple[int, int]) -> Rent:
         """Return what machines cost that are rented together; ``parts``: (offer, machines).
@@ -529,36 +548,8 @@ class SideCosts:
         return charged_h(hours, self.shortest_bill_h[offer], self.bill_step_h[offer])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SidePrices:
-    """Prices by provider (rows) and the catalogue's regions (columns); nan where none."""
-
-    # storage_usd_per_gib_h, egress_usd_per_gib: (providers, regions)
-    storage_usd_per_gib_h: Floats
-    egress_usd_per_gib: Floats
-    provider: Integers  # (n_types,); row of each type of the catalogue
-    types: TypeColumns  # of the catalogue
-
-    def costs(self, job: Job, offers: Offers) -> SideCosts:
-        """Return what ``job`` adds to each offer."""
-        place = self.provider[offers.type_index], offers.region_index
-        kept_gib = ((job.transfers.data_bytes or 0.0) + CHECKPOINTS_KEPT * job.state_bytes) / GIB
-        return SideCosts(
-            storage_usd_per_h=_priced(kept_gib, self.storage_usd_per_gib_h[place]),
-            surplus_usd_per_h=self._surplus_usd_per_h(job, offers.type_index),
-            egress_usd=_priced(job.result_bytes / GIB, self.egress_usd_per_gib[place]),
-            shortest_bill_h=offers.shortest_bill_h,
-            bill_step_h=offers.bill_step_h,
-        )
-
-    def _surplus_usd_per_h(self, job: Job, kind: Integers) -> Floats:
-        types = self.types
-        facts = (types.vcpus, types.cpu_baseline, types.cpu_surplus_usd_per_h)
-        return surplus_usd_per_h(job, *(column[kind] for column in facts))
-
-
 def side_prices(catalogue: Catalogue) -> SidePrices:
-    """Lay the catalogue's prices of storage and traffic out by provider and region."""
+    """Return the catalogue's prices of storage and traffic; nan where there is none."""
     providers, provider = np.unique(np.asarray(catalogue.types.provider), return_inverse=True)
     rows = {str(name): i for i, name in enumerate(providers)}
     columns = {str(name): i for i, name in enumerate(catalogue.prices.regions)}
@@ -574,12 +565,7 @@ def side_prices(catalogue: Catalogue) -> SidePrices:
     # A region that lists no storage is no bargain: it costs as much as in the provider's dearest.
     dearest = np.fmax.reduce(storage, axis=1, keepdims=True, initial=0.0)
     storage = np.where(np.isnan(storage) & (dearest > 0), dearest, storage)
-    return SidePrices(
-        storage_usd_per_gib_h=storage,
-        egress_usd_per_gib=egress,
-        provider=np.asarray(provider, dtype=np.int64),
-        types=catalogue.types,
-    )
+    return provider, storage, egress
 
 
 def _put(row: Floats, columns: Mapping[str, int], price: OtherPrice, usd: float) -> None:

@@ -296,7 +296,7 @@ def plan(question: PlanQuestion) -> Plan:
     # What is planned on is accelerators: parse_cluster takes nothing else.
     changed = on_accelerators(question.command, question.job.told)
     question = replace(question, command=changed)
-    model = model_on(question.case, question.predictor.catalogue, question.cluster)
+    model = model_on(question.case, question.cluster)
     groups = [OnGroup(question, place) for place in model.places]
     beside = _ways_beside(question, model, left_out)
     if len(question.cluster) > 1:

@@ -594,7 +594,7 @@ class MixedSearch(_Bounded):
             from advisor.estimate import best_released
 
             cluster = tuple(self._group(*one) for one in machines)
-            model = model_on(self.case, self.catalogue, cluster)
+            model = model_on(self.case, cluster)
             batch = self.case.job.global_batch
             choice = best_released(model, cluster, global_batch=batch)
             self.answers[machines] = choice, group_columns(choice, model.places)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -174,10 +175,9 @@ def over_slowest_links(case: OnGroups) -> tuple[Place, ...]:
 
 def _over(place: Place, links: Mapping[str, Any]) -> Place:
     key, fleet = ("over links", *links.values()), place.case.fleet
-    if key not in place.case.seen:
-        ruled = {name: np.full_like(getattr(fleet, name), value) for name, value in links.items()}
-        place.case.seen[key] = _asked_anew(place.case, fleet=replace(fleet, **ruled))
-    return replace(place, case=place.case.seen[key])
+    ruled = {name: np.full_like(getattr(fleet, name), value) for name, value in links.items()}
+    made = partial(_asked_anew, place.case, fleet=replace(fleet, **ruled))
+    return replace(place, case=place.case.once(key, made))
 
 
 # What was found of the devices alone.

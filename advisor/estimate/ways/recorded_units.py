@@ -205,21 +205,18 @@ def _least_s(case: StepCase, type_index: Integers, count: Integers) -> Floats:
 
 def _starved(case: StepCase) -> NDArray[np.bool_]:
     """Return which devices mostly wait for kernels to be started, with an eighth of the batch."""
-    key = ("starved",)
-    if key not in case.seen:
+
+    def made() -> NDArray[np.bool_]:
         batch = [max(case.job.global_batch / 8, 1.0)]
         columns = step_time(case.work, case.fleet.devices, batch, case.constants.device)
-        case.seen[key] = columns.launch_s[:, 0] > 0.5 * columns.micro_batch_s[:, 0]
-    known: NDArray[np.bool_] = case.seen[key]
-    return known
+        return np.asarray(columns.launch_s[:, 0] > 0.5 * columns.micro_batch_s[:, 0])
+
+    return case.once(("starved",), made)
 
 
 def unit_model(case: StepCase) -> UnitModel:
     """Return the job's units over the case's fleet, made once."""
-    if ("units",) not in case.seen:
-        case.seen["units",] = UnitModel(case)
-    known: UnitModel = case.seen["units",]
-    return known
+    return case.once(("units",), lambda: UnitModel(case))
 
 
 class UnitModel:

@@ -279,7 +279,7 @@ def _memory(case: OnGroups, u: int) -> StageMemory:
 
     def state_bytes(workers: int) -> Floats:
         zero = 1 if workers > 1 else 0
-        state = model.state_bytes(workers, zero)
+        state = model.law.state_bytes(workers, zero)
         state[-1] += model.tied_bytes(workers, zero)
         return state
 
@@ -307,8 +307,7 @@ def _reduced(case: OnGroups, held: Sequence[Machines], cut: GroupedPipeline) -> 
                     computed_s=cut.pipeline_s,
                     backward_s=min(backward, cut.pipeline_s),
                     optimizer_s=slowest.optimizer_s * share,
-                    first=inside.start,
-                    last=inside.stop,
+                    units=inside,
                 ),
             )
         )

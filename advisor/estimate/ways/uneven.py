@@ -164,7 +164,7 @@ def _replica(
 
 def _missing(case: OnGroups, rows: Layouts, kept: Kept) -> Floats:
     """Return what the groups' devices lack for workers, by group on the last axis [bytes]."""
-    return np.asarray(case.model.replica_bytes(rows, kept) - np.array(_rooms(case)))
+    return np.asarray(case.model.law.replica_bytes(rows, kept) - np.array(_rooms(case)))
 
 
 def _rooms(case: OnGroups) -> list[float]:
@@ -194,7 +194,7 @@ def _halved(case: OnGroups, zero: Ints, kept: Kept, rooms: Floats) -> Ints:
     while (low < high).any():
         middle = (low + high + 1) // 2
         rows = _replica(case, np.maximum(middle, 1), steps, zero, kept)
-        fits = np.asarray(case.model.replica_bytes(rows, kept)) <= rooms
+        fits = np.asarray(case.model.law.replica_bytes(rows, kept)) <= rooms
         low, high = np.where(fits, middle, low), np.where(fits, high, middle - 1)
     return low
 
@@ -273,7 +273,7 @@ def _needed(case: OnGroups, found: _Split) -> Floats:
     """Return the memory of a device of each group [bytes]."""
     micro_batch = -(-found.samples // found.steps)
     rows = _replica(case, micro_batch, found.steps, found.zero_stage, found.kept)
-    return np.asarray(case.model.replica_bytes(rows, found.kept))
+    return np.asarray(case.model.law.replica_bytes(rows, found.kept))
 
 
 def _commands(case: OnGroups, samples: Ints, steps: Ints) -> tuple[Command, ...]:
@@ -366,7 +366,7 @@ def uneven_state(case: OnGroups) -> Choice:
 
 def _with_stragglers(model: ModelOn, computed_s: float) -> ReducedStep:
     """Return the step with what waits for stragglers; its collectives are in it already."""
-    stage = Stage(computed_s=computed_s, backward_s=computed_s, optimizer_s=0.0, last=0)
+    stage = Stage(computed_s=computed_s, backward_s=computed_s, optimizer_s=0.0, units=slice(0))
     waiting = model.law.reduced(model.groups, stage)
     return replace(waiting, step_s=computed_s + waiting.straggler_s + model.law.fixed_s)
 

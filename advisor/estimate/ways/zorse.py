@@ -121,7 +121,7 @@ def _best(
 
 def _constants(model: ModelOn) -> ZorseConstants:
     """Return the bytes of a parameter: as gathered, and all else that is sharded."""
-    state = float(model.state_bytes(1).sum()) / model.memory.slack
+    state = float(model.law.state_bytes(1).sum()) / model.memory.slack
     each = state / max(float(model.table.parameters.sum()), 1.0)
     return ZorseConstants(
         parameter_bytes=model.weight_bytes,
