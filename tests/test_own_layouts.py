@@ -22,8 +22,13 @@ from advisor.estimate.knowledge.layout_model import load
 from advisor.estimate.plan import Choice
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
-from advisor.jobs.journal import FILE_NAME
-from advisor.jobs.runs import LayoutRun, append_layout_run, read_layout_runs, unread_layout_runs
+from advisor.jobs.runs import (
+    FILE_NAME,
+    LayoutRun,
+    append_layout_run,
+    read_layout_runs,
+    unread_layout_runs,
+)
 from advisor.lab.fit.layouts import read_all
 from advisor.lab.score.layouts import SEEDS, after_runs
 from advisor.machines.cluster import read_cluster

@@ -200,9 +200,9 @@ def test_shards_of_all_workers_are_the_whole_state(
     """ZeRO 1 divides the optimizer's state, 2 the gradients too, and nothing is lost."""
     cluster = parse_cluster(MIXED[0], predictor().catalogue)
     model = on(job_of(make_job, make()), cluster)
-    whole = float(model.state_bytes(1).sum())
-    buckets = float((model.state_bytes(8) - model.state_bytes(1)).sum())
-    one, two = (float(model.state_bytes(8, z).sum()) for z in (1, 2))
+    whole = float(model.law.state_bytes(1).sum())
+    buckets = float((model.law.state_bytes(8) - model.law.state_bytes(1)).sum())
+    one, two = (float(model.law.state_bytes(8, z).sum()) for z in (1, 2))
     assert whole + buckets > one > two
     optimizer = (whole + buckets - one) * 8 / 7
     gradients = (one - buckets - two) * 8 / 7

@@ -37,9 +37,9 @@ from .knowledge.learned import OWN_RUNS as OWN_RUNS
 from .knowledge.learned import Learned as Learned
 from .knowledge.learned import direct_cost as direct_cost
 from .knowledge.step_facts import facts_of as facts_of
-from .launch.commands import commands as commands
 from .launch.frameworks import DATA_PARALLEL as DATA_PARALLEL
 from .launch.frameworks import NAMES as NAMES
+from .launch.frameworks import commands as commands
 from .launch.launcher import torchrun as torchrun
 from .launch.launcher import variables_of as variables_of
 from .launch.launcher import with_variables as with_variables

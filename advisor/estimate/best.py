@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.estimate.case import PlacedRun, StepCase, is_laid_out_by_shape, key_of
+from advisor.estimate.case import StepCase, is_laid_out_by_shape
 from advisor.estimate.time_columns import STATUSES, TimeColumns
 from advisor.estimate.ways.beside import BESIDE_WAYS
 from advisor.estimate.ways.data_parallel import data_parallel
@@ -63,24 +63,18 @@ def believing(case: StepCase, columns: TimeColumns) -> TimeColumns:
     """
     if case.believed is None:
         return columns
+    from advisor.estimate.knowledge.own_runs import placed
+
     step_s, log_sd = columns.step_s.copy(), columns.log_sd.copy()
     for row in np.flatnonzero(columns.status == 0):
-        added, left, scatter = case.believed.at(_placed(case, columns, int(row)))
+        kind, nodes = int(columns.type_index[row]), int(columns.count[row])
+        added, left, scatter = case.believed.at(
+            placed(case.fleet, kind, nodes, case.job.global_batch, float(columns.step_s[row]))
+        )
         if left < 1.0:
             step_s[row] *= np.exp(added)
             log_sd[row] = np.sqrt(left * log_sd[row] ** 2 + scatter)
     return replace(columns, step_s=step_s, log_sd=log_sd)
-
-
-def _placed(case: StepCase, columns: TimeColumns, row: int) -> PlacedRun:
-    """Return a row as the runs are placed."""
-    kind, nodes = int(columns.type_index[row]), int(columns.count[row])
-    per_node = int(case.fleet.per_node[kind])
-    return PlacedRun(
-        key=key_of(case.fleet, kind), device=case.fleet.devices[case.fleet.device[kind]],
-        nodes=nodes, per_node=per_node, batch=case.job.global_batch / (nodes * per_node),
-        step_s=float(columns.step_s[row]),
-    )  # fmt: skip
 
 
 def _best(

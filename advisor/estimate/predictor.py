@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from advisor.answer import Candidate, CompletionWay, Explanation, Predictions, Refused
 from advisor.catalogue import Catalogue, InstanceType, OfferFilter, Offers, Pricing
 from advisor.errors import UsageError
-from advisor.estimate.answer import candidate, explanation, on_demand_price
+from advisor.estimate.answer import candidate, explanation, on_demand_price, reasons
 from advisor.estimate.best import best_columns
 from advisor.estimate.case import Anchors, Constants, StepCase, constants, host_anchor
 from advisor.estimate.completion import (
@@ -38,7 +38,6 @@ from advisor.estimate.ways.data_parallel import as_recorded, is_answer
 from advisor.estimate.ways.model_parallel import check_stack
 from advisor.estimate.ways.programs import program_columns
 from advisor.estimate.ways.recorded_units import check_space
-from advisor.estimate.words import reasons
 from advisor.jobs import NO_LENGTH, Job, as_commonly_run, load_job
 from advisor.machines import Fleet, catalogue_fleet, limited_fleet, slowed_by_baseline
 from advisor.planners.core import HOUR_S, Device, Work

@@ -21,8 +21,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.estimate.case import MeasuredLayout, OwnLayouts, own_layouts
 from advisor.estimate.knowledge.layout_model import Asked, LayoutModel, load, operator_table
+from advisor.estimate.knowledge.own_runs import MeasuredLayout, OwnLayouts, own_layouts
 from advisor.lab.fit.layout_rows import LayoutRows, known_part, read
 from advisor.lab.fit.layouts import is_dense_training
 from advisor.lab.fit.without import Hidden, Known

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Final
 
@@ -65,7 +65,8 @@ class Stage:
     computed_s: float  # forward and backward of all micro-batches, on the slowest device [s]
     backward_s: float  # backward of one micro-batch there: what a reduction can hide behind [s]
     optimizer_s: float  # update of the stage's parameters, before any sharding [s]
-    units: slice = slice(None)  # the stage's units as places in a table; all by default
+    # the stage's units as places in a table; all by default
+    units: slice = field(default_factory=lambda: slice(None))
     steps: int = 1  # micro-batches of a step
     zero_stage: int = 0
 

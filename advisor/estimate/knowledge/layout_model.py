@@ -36,7 +36,6 @@ from advisor.planners.core import (
     UnitTimes,
     Work,
 )
-from advisor.planners.layouts import logarithms
 from advisor.planners.step import KERNELS, StepColumns, adapter_work, runs_as
 
 SCHEMA_VERSION: Final = 2
@@ -97,6 +96,8 @@ class LayoutModel:
         of squared deviations (B. Efron, C. Stein, "The Jackknife Estimate of Variance," Annals of
         Statistics 9(3), 1981). In the order of ``planners.layouts.own_runs.NAMES``.
         """
+        from advisor.planners.layouts import logarithms
+
         tables = {e.table for e in self.errors}
         fits = np.array([logarithms(p) for name, p in self.folds.items() if name in tables])
         n = len(fits)

@@ -10,11 +10,11 @@ from typing import Any, Final
 import numpy as np
 
 from advisor.answer import Command, Estimate
+from advisor.estimate.answer import assumed_network
 from advisor.estimate.knowledge.laws import LayoutLaw, ModelOn
 from advisor.estimate.plan import Choice, way_on
 from advisor.estimate.unlike.places import network_waits, slowest_assumed
 from advisor.estimate.ways.model_parallel import stack_spaces
-from advisor.estimate.words import assumed_network
 from advisor.machines import Cluster, ClusterGroup
 from advisor.planners.core import Floats, Layout, PlanningError
 from advisor.planners.layouts import SearchSpace

@@ -14,7 +14,7 @@ from typing import Final
 from advisor.estimate.knowledge.laws import ModelOn
 from advisor.estimate.plan import Choice
 from advisor.estimate.unlike.groups import OnGroups
-from advisor.estimate.ways import even, stages, uneven, zorse
+from advisor.estimate.ways import even, stages, uneven
 from advisor.machines import Cluster
 from advisor.planners.core import PlanningError
 
@@ -37,7 +37,7 @@ WAYS: Final = (
     UnlikeWay(stages.NAME, stages.pipeline_over_groups, stages.words),
     UnlikeWay(uneven.NAME, uneven.uneven_batches, uneven.words),
     UnlikeWay(uneven.UNEVEN_STATE_NAME, uneven.uneven_state),
-    UnlikeWay(zorse.NAME, zorse.asymmetric_stages),
+    UnlikeWay(stages.ASYMMETRIC_NAME, stages.asymmetric_stages),
 )
 
 

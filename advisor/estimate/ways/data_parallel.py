@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.answer import Bottleneck
-from advisor.estimate.case import SPACE, StepCase, fitted_rows, is_step_uncertain, placements
+from advisor.estimate.case import SPACE, StepCase, is_step_uncertain
 from advisor.estimate.time_columns import (
     CODE,
     WAITS,
@@ -283,6 +283,10 @@ def _put_measured(
     case: StepCase, columns: TimeColumns, parts_s: dict[Bottleneck, Floats], log_sd: Floats
 ) -> None:
     """Replace what the job's own runs on such machines know better: step, network and error."""
+    if not case.clusters:
+        return
+    from advisor.estimate.knowledge.own_runs import fitted_rows, placements
+
     per_node = case.fleet.per_node[columns.type_index]
     batch = columns.micro_batch * columns.accumulation_steps
     for law, rows in fitted_rows(case.clusters, case.fleet, columns.type_index):

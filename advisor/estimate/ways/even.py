@@ -200,7 +200,7 @@ def _commands(
     case: OnGroups, layouts: Mapping[str, Layout], places: Sequence[Place]
 ) -> tuple[Command, ...]:
     """Return the line of every group: the same but for the devices of its machines."""
-    from advisor.estimate.launch.commands import commands
+    from advisor.estimate.launch.frameworks import commands
 
     started = [
         commands(

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from advisor.answer import Bottleneck
 from advisor.catalogue import Accelerator
 from advisor.errors import UsageError
-from advisor.estimate.case import StepCase
+from advisor.estimate.case import StepCase, machine_key
 from advisor.estimate.knowledge.layout_model import (
     PRECISION_CODES,
     Asked,
@@ -205,14 +205,6 @@ def _defaults(space: SearchSpace, facts: StackFacts) -> dict[str, Any]:
             found[name] = getattr(facts, name)
     schedules = tuple(s for s in space.schedules if s in facts.schedules)
     return found | ({"schedules": schedules} if schedules else {})
-
-
-def machine_key(case: StepCase, row: int) -> tuple[object, ...]:
-    """Return what two types must have in common to take equally long for every layout."""
-    fleet = case.fleet
-    columns = (fleet.device, fleet.per_node, fleet.domain_machines, fleet.intra_bytes_per_s,
-               fleet.network_bytes_per_s, fleet.is_rdma, fleet.host_memory_bytes)  # fmt: skip
-    return tuple(column[row].item() for column in columns)
 
 
 def on_machine(case: StepCase, row: int) -> OnMachine:

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from advisor.catalogue import Accelerator
 from advisor.errors import UsageError
-from advisor.estimate.case import StepCase
+from advisor.estimate.case import StepCase, machine_key
 from advisor.estimate.time_columns import CODE, TimeColumns, way_code
 from advisor.estimate.ways.data_parallel import kept_free_bytes
-from advisor.estimate.ways.model_parallel import machine_key, put_layout, waiting_parts
+from advisor.estimate.ways.model_parallel import put_layout, waiting_parts
 from advisor.jobs import Job
 from advisor.machines import Fleet, host_device, host_fits, host_room_bytes
 from advisor.planners.core import Device, Link, Node, PlanningError, UnitTimes
