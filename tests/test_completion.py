@@ -70,8 +70,7 @@ def job(make_job: MakeJob) -> Job:
 
 def hours(done: Completion) -> dict[str, np.ndarray]:
     """Return the parts of the time by name, one row a cluster [h]."""
-    by_row = [done.ledger.hours(row) for row in range(3)]
-    return {name: np.array([one[name] for one in by_row]) for name in by_row[0]}
+    return {name: part / 3600 for name, part in done.parts_s.items()}
 
 
 def done_by(way: str, job: Job) -> Completion:

@@ -297,9 +297,9 @@ def interruptions(completion: Completion, row: int, count: int) -> tuple[str, ..
 
 def whole_run(completion: Completion, row: int) -> tuple[str, ...]:
     """Say what a whole run of this size adds, where it is worth a word."""
-    ledger = completion.ledger
-    stalls_s = float(ledger.whole_run_s[row])
-    added = stalls_s / (float(ledger.total_s[row] - ledger.before_s[row]) - stalls_s)
+    stalls_s = float(completion.parts_s["whole_run"][row])
+    total_s = sum(float(part[row]) for part in completion.parts_s.values())
+    added = stalls_s / (total_s - float(completion.before_s[row]) - stalls_s)
     if not added >= NEGLIGIBLE_FRACTION:
         return ()
     return (

@@ -20,11 +20,12 @@ from advisor.estimate.completion import (
     Completion,
     Floats,
     Integers,
-    TimeLedger,
     hazards,
+    lasting,
     replayed,
     restart_s,
     save_of_rows_s,
+    time_parts,
     whole_run,
     widened,
 )
@@ -376,7 +377,7 @@ def _completion(
     finish_h[:, 2] = np.minimum(finish_h[:, 2], np.maximum(surely_h, deadline_h))
     finish_h[:, 0] = np.minimum(finish_h[:, 0], finish_h[:, 1])
     stalls_s = work_s * (1.0 - 1.0 / factor)
-    ledger = TimeLedger.of(job, select(columns, rows), whole_run_s=stalls_s)
+    parts_s = time_parts(job, select(columns, rows), whole_run_s=stalls_s)
     spot_h, on_demand_h = (one.mean(axis=1) / HOUR_S for one in (spot_s, on_demand_s))
     quantiles_s = np.quantile(billed_s, _SHOWN, axis=1).T
     return Completion(
@@ -390,5 +391,5 @@ def _completion(
         on_demand_h=on_demand_h,
         rented_h=spot_h + on_demand_h,
         late_fraction=_late(jobs, deadline_h, error),
-        ledger=ledger.lasting(finish_s[:, 1], whole_s - work_s),
+        parts_s=lasting(parts_s, finish_s[:, 1], whole_s - work_s),
     )

@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -45,7 +45,6 @@ from advisor.planners.step import (
 from advisor.quantities import percent_text
 
 if TYPE_CHECKING:
-    from advisor.jobs.named import NamedModel
     from advisor.planners.step import DescribedModel
 
 
@@ -84,11 +83,10 @@ def read_model(
     try:
         return step.read_config(read_content(path), sequence=sequence, image=image)
     except PlanningError as error:
-        known = _known(path)
-        if known is None:
+        if not (known := _known(path)):
             raise
         # Its whole configuration says no more.
-        raise PlanningError(f"{known.name}: {error}", hint=_PROFILE, exit_code=2) from error
+        raise PlanningError(f"{known[0]}: {error}", hint=_PROFILE, exit_code=2) from error
 
 
 # A model's name on a hub, of an organisation or without: no path of somebody's disk.
@@ -103,7 +101,7 @@ def model_name(path: Path) -> str:
     Raises UsageError if the file cannot be read.
     """
     if known := _known(path):
-        return known.name
+        return known[0]
     file = (path / _CONFIG if path.is_dir() else path).resolve()
     if file.name != _CONFIG:
         return file.stem
@@ -111,7 +109,7 @@ def model_name(path: Path) -> str:
     return said[1] if said else file.parent.name or "model"
 
 
-def _known(path: Path) -> NamedModel | None:
+def _known(path: Path) -> tuple[str, dict[str, Any]] | None:
     from advisor.jobs.named import named_model  # most jobs are recorded, and name no model
 
     return named_model(path)
@@ -123,7 +121,7 @@ def read_content(path: Path) -> dict[str, Any]:
     Raises UsageError if it cannot be read or is no JSON object.
     """
     if known := _known(path):
-        return known.config
+        return known[1]
     file = path / _CONFIG if path.is_dir() else path
     hint = "name the config.json of a Hugging Face model, or give --layers, --hidden, ..."
     return object_in(file, "the model", error=UsageError, hint=hint)
@@ -172,8 +170,7 @@ def described_job(
         total_steps=1.0 if steps is None else steps,
         total_source=NO_LENGTH if steps is None else "given: --total-steps",
         # A loader of its own that keeps up: how long a sample takes was not seen.
-        feed=Feed(workers=1, cpu_s_per_sample=None, wait_s=0.0, sample_bytes=None,
-                  dataset_samples=None, unseen=unseen),
+        feed=Feed(workers=1, unseen=unseen),
         measured=None,
         peak_rss_bytes=0,
         recorded_batch=work.micro_batch,
@@ -213,48 +210,36 @@ _TOKENS: Final = ((2e9, 2**19), (10e9, 2**20), (20e9, 2**21), (float("inf"), 2**
 _FINE_TUNED: Final = 128
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Default:
-    """A value that was taken, and what to say of it."""
-
-    value: int
-    note: str
-
-
-def default_batch(model: DescribedModel, setup: TrainingSetup) -> Default:
-    """Return the samples of a step over all devices where none are given.
+def default_batch(model: DescribedModel, setup: TrainingSetup) -> tuple[int, str]:
+    """Return the samples of a step over all devices where none are given, and whose they are.
 
     Examples
     --------
     >>> gpt2 = Transformer(layers=12, hidden=768, heads=12, sequence=1024, vocabulary=50257)
-    >>> default_batch(gpt2, TrainingSetup()).value
+    >>> default_batch(gpt2, TrainingSetup())[0]
     512
     """
     if setup.has_adapters or setup.frozen_fraction > 0:
-        return _default(_FINE_TUNED, "as in fine-tuning of Alpaca")
+        return _FINE_TUNED, "as in fine-tuning of Alpaca"
     if isinstance(model, ConvolutionalNetwork):
-        return _default(256, "as ResNet was trained")
+        return 256, "as ResNet was trained"
     if isinstance(model, step.EncoderDecoder):
-        if model.audio_channels:
-            return _default(256, "as Whisper was trained")
-        return _default(128, "as T5 was trained")
+        return (256, "as Whisper was trained") if model.audio_channels else (
+            128, "as T5 was trained"
+        )  # fmt: skip
     if isinstance(model, step.DiffusionUNet):
-        return _default(2048, "as Stable Diffusion was trained")
+        return 2048, "as Stable Diffusion was trained"
     if isinstance(model, step.Towers):
-        if len(model.towers) > 1:
-            return _default(2**15, "as CLIP was trained")
-        return _default(384, "about 1.6 h of sound, as wav2vec 2.0 was trained")
+        sound = 384, "about 1.6 h of sound, as wav2vec 2.0 was trained"
+        return (2**15, "as CLIP was trained") if len(model.towers) > 1 else sound
     if not model.is_causal:
-        seen = (256, "BERT") if model.vocabulary else (1024, "DeiT")
-        return _default(seen[0], f"as {seen[1]} was trained")
+        return (256, "as BERT was trained") if model.vocabulary else (1024, "as DeiT was trained")
     parameters = transformer_parameters(model)
     tokens = next(tokens for below, tokens in _TOKENS if parameters < below)
     # A power of two, which layouts divide.
     samples = 2 ** (max(tokens // model.sequence, 1).bit_length() - 1)
-    return _default(
-        samples, f"about {tokens / 2**20:g} M tokens, as models of {parameters / 1e9:.3g} B were"
-        " trained",
-    )  # fmt: skip
+    meant = f"{tokens / 2**20:g} M tokens, as models of {parameters / 1e9:.3g} B were trained"
+    return samples, f"about {meant}"
 
 
 def described_defaults(
@@ -263,19 +248,12 @@ def described_defaults(
     """Return the samples of a step over all devices, and sentences on what nobody said of them."""
     said = []
     if batch is None:
-        found = default_batch(model, setup)
-        batch = found.value
-        said.append(found.note)
+        batch, why = default_batch(model, setup)
+        usual = f"{counted(batch, 'sample')} a step, {why}"
+        said.append(f"no batch was given: {usual}; --batch sets it")
     if isinstance(model, step.DiffusionUNet):
         said.append("text encoder and autoencoder are not counted: their outputs are stored")
     return batch, tuple(said)
-
-
-def _default(value: int, why: str) -> Default:
-    return Default(
-        value=value,
-        note=f"no batch was given: {counted(value, 'sample')} a step, {why}; --batch sets it",
-    )
 
 
 def sequence_notes(model: DescribedModel, longest: int | None) -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from advisor.collectors.derive import (
     Resources,
@@ -18,7 +17,7 @@ from advisor.collectors.errors import duration_text
 from advisor.collectors.format import DeepStep, Loading, Recording, Saves, StepTime, TotalWork
 from advisor.errors import NotKnownError, RunError, UsageError
 from advisor.jobs.describe import recognised, recorded_heads
-from advisor.jobs.job import NO_FEED, Feed, Job, Measured, recorded_data
+from advisor.jobs.job import Feed, Job, Measured, recorded_data
 from advisor.jobs.recorded_work import recorded_precision, recorded_setup, whole_work
 from advisor.planners.core import PlanningError
 from advisor.planners.step import idle_s_per_sample
@@ -307,24 +306,18 @@ def _unseen_log_sd(recording: Recording, steps: float, batch: int) -> float:
 def _feed(recording: Recording, step: StepTime | None, samples: int, used: Resources) -> Feed:
     seen = recording.loading
     if seen is None:
-        return NO_FEED if recording.rehearsal is None else replace(NO_FEED, unseen="samples")
-    return Feed(
-        workers=seen.workers,
-        cpu_s_per_sample=seen.cpu_s_per_sample,
+        return Feed(unseen="" if recording.rehearsal is None else "samples")
+    idle_s = 0.0 if step is None else idle_s_per_sample(
+        step_s=step.corrected_s,
         wait_s=seen.wait_s,
-        sample_bytes=seen.sample_bytes,
-        dataset_samples=seen.dataset_samples,
-        idle_s_per_sample=0.0
-        if step is None
-        else idle_s_per_sample(
-            step_s=step.corrected_s,
-            wait_s=seen.wait_s,
-            cpu_s=seen.cpu_s_per_sample,
-            samples=samples,
-            workers=seen.workers,
-            busy_cores=(used.busy_cores or 0.0) + _cores_waited_for(recording),
-            cores=recording.host.cpu_limit or recording.host.logical_cpus,
-        ),
+        cpu_s=seen.cpu_s_per_sample,
+        samples=samples,
+        workers=seen.workers,
+        busy_cores=(used.busy_cores or 0.0) + _cores_waited_for(recording),
+        cores=recording.host.cpu_limit or recording.host.logical_cpus,
+    )  # fmt: skip
+    return Feed(
+        **{name: getattr(seen, name) for name in Loading.__slots__}, idle_s_per_sample=idle_s
     )
 
 

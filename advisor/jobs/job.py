@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from advisor.answer import to_record, told, with_hooks
 from advisor.collectors.derive import Resources
 from advisor.collectors.errors import counted
-from advisor.collectors.format import Host, Limits, Told
+from advisor.collectors.format import Host, Limits, Loading, Told
 from advisor.jobs.runs import Actual, LayoutRun
 from advisor.planners.core import Operator, Operators, TrainingSetup, Work
 from advisor.planners.systems import NoiseScale, RankSpread
@@ -131,25 +131,14 @@ RUN_LOG_SD: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Feed:
-    """What feeds the job."""
+class Feed(Loading):
+    """What feeds the job: its loader as far as it was seen, and what of it was not."""
 
-    workers: int  # loader processes of one training process; 0 loads inside the training loop
-    # seconds of one host core to produce a sample; None where it was not seen [s]
-    cpu_s_per_sample: float | None
-    wait_s: float  # part of the measured step that waited for data [s]
-    sample_bytes: float | None
-    dataset_samples: int | None
     # that a loader process waits for disks and networks besides, anywhere alike [s]
     idle_s_per_sample: float = 0.0
     # what nobody saw being loaded, in the plural: ``"images"``; empty where it was seen, or where
     # it is text, which costs next to nothing
     unseen: str = ""
-
-
-NO_FEED: Final = Feed(
-    workers=0, cpu_s_per_sample=None, wait_s=0.0, sample_bytes=None, dataset_samples=None
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from advisor.collectors.derive import (
 )
 from advisor.collectors.format import Recording, Rounds, StepTime
 from advisor.errors import NotKnownError, RunError, UsageError
-from advisor.jobs.job import NO_FEED, RUN_LOG_SD, Job, Measured, Program
+from advisor.jobs.job import RUN_LOG_SD, Feed, Job, Measured, Program
 
 _NO_GPU: Final = (
     "a GPU is not used: nothing that was seen of {kind} tells what one would make of it"
@@ -65,7 +65,7 @@ def program_so_far(recording: Recording) -> Job:
         total_source="the run finished by itself (certain)"
         if is_whole
         else "as long as it was recorded: it was stopped",
-        feed=NO_FEED,
+        feed=Feed(),
         measured=_measured(recording, busy_s),
         peak_rss_bytes=recording.peak_rss_bytes,
         recorded_batch=1,
@@ -110,7 +110,7 @@ def rounds_job(
         global_batch=batch,
         total_steps=total,
         total_source=source,
-        feed=NO_FEED,
+        feed=Feed(),
         measured=_measured(recording, step.corrected_s, log_sd),
         peak_rss_bytes=recording.peak_rss_bytes,
         recorded_batch=batch,

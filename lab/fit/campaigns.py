@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from advisor.answer import to_record
 from advisor.catalogue import Accelerator, Catalogue
 from advisor.errors import AdvisorError, ModelError
-from advisor.estimate.completion import SCHEMA_VERSION, CampaignModel, on_demand
+from advisor.estimate.completion import SCHEMA_VERSION, on_demand
 from advisor.estimate.predictor import Predictor
 from advisor.estimate.time_columns import STATUSES
 from advisor.jobs.describe import described_job, model_work, restacked
@@ -547,10 +547,12 @@ def fitted(given: Path | None, day: str) -> FittedFolder:
     reads.note_file("campaigns/runs", source)
     found, left_out = answers(read_campaigns(source), Predictor())
     rows = columns(found)
-    model = CampaignModel(version=day, law=fit(rows), folds=dict(sorted(folds(rows).items())))
+    model = {"version": day, "law": to_record(fit(rows)), "folds": {
+        name: to_record(law) for name, law in sorted(folds(rows).items())
+    }}  # fmt: skip
     written = {
         "schema_version": SCHEMA_VERSION,
-        **rounded(to_record(model)),
+        **rounded(model),
         "fitted_on": {"runs": len(rows), "left_out": left_out},
     }
     return FittedFolder(
