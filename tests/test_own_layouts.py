@@ -15,11 +15,11 @@ from hypothesis.extra import numpy as arrays
 from typer.testing import CliRunner
 
 from advisor import api, data
+from advisor.answer import Answer
 from advisor.cli.program import app
 from advisor.errors import UsageError
 from advisor.estimate.knowledge.known import find_job
 from advisor.estimate.knowledge.layout_model import load
-from advisor.estimate.plan import Choice
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
 from advisor.jobs.runs import (
@@ -194,7 +194,7 @@ def test_plan_and_recommend_answer_by_the_users_runs(predictor: Predictor) -> No
     job = described(total_steps=1000)
     cluster = read_cluster(CLUSTER, predictor.catalogue)
 
-    def best(asked: Job) -> Choice:
+    def best(asked: Job) -> Answer:
         return plan(PlanQuestion(job=asked, cluster=cluster, predictor=predictor)).best
 
     bare = best(job).step_time_s

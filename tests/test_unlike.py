@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from recorded_models import convolutions, transformer
 
+from advisor.answer import Answer
 from advisor.catalogue import Catalogue
 from advisor.estimate.knowledge.laws import ModelOn, model_on, unit_table, with_layers
-from advisor.estimate.plan import Choice
 from advisor.estimate.predictor import Predictor
 from advisor.estimate.unlike.groups import OnGroups
 from advisor.estimate.unlike.ways import WAYS, UnlikeWay, unlike_choices
@@ -59,7 +59,7 @@ def on(job: Job, cluster: Cluster) -> ModelOn:
     return model_on(predictor().case(job), cluster)
 
 
-def chosen(job: Job, cluster: Cluster) -> dict[str, Choice]:
+def chosen(job: Job, cluster: Cluster) -> dict[str, Answer]:
     found, _ = unlike_choices(on(job, cluster), cluster, global_batch=job.global_batch)
     return {c.name: c for c in found}
 
@@ -219,7 +219,7 @@ def test_what_fits_only_in_shards_is_sharded(make_job: MakeJob) -> None:
 
 
 def test_a_new_way_is_a_function_and_a_name(make_job: MakeJob) -> None:
-    def never(case: OnGroups) -> Choice:
+    def never(case: OnGroups) -> Answer:
         raise PlanningError(f"not on {len(case.groups)} groups", hint="ask for another")
 
     cluster = parse_cluster(MIXED[0], predictor().catalogue)

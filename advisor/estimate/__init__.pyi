@@ -48,7 +48,6 @@ from .launch.recorded_script import DEEPSPEED_LINES as DEEPSPEED_LINES
 from .launch.recorded_script import script_words as script_words
 from .launch.trainer import deepspeed_config as deepspeed_config
 from .launch.trainer import fsdp_config as fsdp_config
-from .plan import Choice as Choice
 from .plan import GivenMachines as GivenMachines
 from .plan import Objective as Objective
 from .plan import Plan as Plan

@@ -135,7 +135,7 @@ def row_answer(
         "layout": columns.layout(row),
         "way": way_name(int(columns.way[row])),
         "step_time_s": step,
-        "throughput_samples_per_s": throughput(job, step),
+        "throughput_samples_per_s": throughput(job.global_batch, step),
         "memory_gib": float(columns.memory_bytes[row]) / GIB,
         **({} if device is None else memory_there(device, is_program=job.work is None)),
         "shares": shares,
@@ -164,14 +164,12 @@ def _bills(
     )
 
 
-def throughput(job: Job, step: Estimate) -> Estimate:
+def throughput(samples: int, step: Estimate) -> Estimate:
     """Return the samples per second of a step time, its bounds turned round."""
     return Estimate(
-        value=job.global_batch / step.value,
-        low=job.global_batch / step.high,
-        high=job.global_batch / step.low,
+        value=samples / step.value, low=samples / step.high, high=samples / step.low,
         coverage=step.coverage,
-    )
+    )  # fmt: skip
 
 
 def offer_of(catalogue: Catalogue, offers: Offers, row: int) -> Offer:

@@ -199,21 +199,17 @@ def _least_step_s(case: StepCase, type_index: Integers, count: Integers) -> Floa
         least_s = np.empty(len(devices))
         used, place = np.unique(type_index, return_inverse=True)
         for i, row in enumerate(used.tolist()):
-            of_type = np.flatnonzero(place == i)
-            least_s[of_type] = _least_of_shapes(case, row, devices[of_type])
+            problem, of_type = on_machine(case, row).problem, place == i
+            key = ("least device seconds", int(case.fleet.device[row]))
+            device_s = case.once(key, problem.least_device_s_per_sample)
+            least_s[of_type] = problem.least_step_s(
+                devices[of_type], case.job.global_batch, device_s
+            )
         return least_s
     used, place = np.unique(case.fleet.device[type_index], return_inverse=True)
     each, once = _least_of_operators(case, used)
     shared = each[place] * case.job.global_batch / devices
     return np.asarray(np.maximum(shared, once[place]))
-
-
-def _least_of_shapes(case: StepCase, row: int, devices: Integers) -> Floats:
-    """Return the bound of a transformer on each number of devices of one type of machine [s]."""
-    problem = on_machine(case, row).problem
-    key = ("least device seconds", int(case.fleet.device[row]))
-    device_s = case.once(key, problem.least_device_s_per_sample)
-    return problem.least_step_s(devices, case.job.global_batch, device_s)
 
 
 def _least_of_operators(case: StepCase, device: Integers) -> tuple[Floats, Floats]:

@@ -158,11 +158,6 @@ class Anchors:
     workers: tuple[int, ...] = ()
     others: OtherJobs | None = None  # other jobs' runs, where the job is known by its runs alone
 
-    @property
-    def are_of_several(self) -> bool:
-        """Whether a job that is known by its runs alone ran on several devices at once."""
-        return max(self.workers, default=1) > 1
-
     def unheard(self, targets: Sequence[Device], constants: Constants) -> Floats:
         """Return the share of what nobody knows of a target's host that the job's runs leave open.
 
@@ -255,7 +250,11 @@ class Anchors:
             prior = replace(prior, mean=prior.mean + self._growth(devices, constants))
             prior = _widened(prior, self.work, devices, bare_sd, constants)
             if is_known_by_runs(self.work):
-                prior = _fitted_to(prior, len(targets), [d.name for d in devices])
+                # Of a step that was fitted to runs errors are wider where none of them was.
+                runs = [d.name for d in devices[len(targets) :]]
+                elsewhere = np.array([d.name not in runs for d in devices], dtype=float)
+                added = np.diag(elsewhere * _OF_FEW_RUNS / max(len(runs), 1))
+                prior = replace(prior, covariance=prior.covariance + added)
         else:
             scale = bare_sd / prior.log_sd
             prior = ExpectedErrors(
@@ -335,14 +334,6 @@ _OF_FEW_RUNS: Final = 0.4
 _OF_A_DOUBLING: Final = 0.0755
 
 
-def _fitted_to(prior: ExpectedErrors, targets: int, names: Sequence[str]) -> ExpectedErrors:
-    """Return errors of a step that was fitted to runs, wider where none of them was."""
-    runs = names[targets:]
-    is_elsewhere = np.array([name not in runs for name in names], dtype=float)
-    added = np.diag(is_elsewhere * _OF_FEW_RUNS / max(len(runs), 1))
-    return ExpectedErrors(mean=prior.mean, covariance=prior.covariance + added)
-
-
 def host_anchor(job: Job, work: Work, constants: Constants) -> Anchors:
     """Set the job's measured step on the host beside the model's.
 
@@ -350,28 +341,16 @@ def host_anchor(job: Job, work: Work, constants: Constants) -> Anchors:
     waited for data or for other ranks: none of it was computing.
     """
     asked = asked_work(job, work)
-    if job.measured is None:
-        return Anchors(core_speed=None, work=asked)
-    at = job.measured
-    device = host_device(at.host, at.threads, at.device)
-    if device is None:
-        return Anchors(core_speed=host_core_speed(job), work=asked)
-    columns = step_time(work, [device], [work.micro_batch], constants.device)
-    computing_s = job.measured.step_s - job.feed.wait_s - job.measured.exchange_s
+    at, bare = job.measured, Anchors(core_speed=host_core_speed(job), work=asked)
+    if at is None or (device := host_device(at.host, at.threads, at.device)) is None:
+        return bare
+    computing_s = at.step_s - job.feed.wait_s - at.exchange_s
     if computing_s <= 0:
-        return Anchors(core_speed=host_core_speed(job), host=device, work=asked)
-    return Anchors(
-        core_speed=host_core_speed(job),
-        predicted_s=(
-            float(columns.micro_batch_s[0, 0] * job.recorded_passes + columns.optimizer_s[0]),
-        ),
-        measured_s=(computing_s,),
-        measured_log_sd=(job.measured.log_sd,),
-        device_log_sd=(float(columns.log_sd[0]),),
-        devices=(device,),
-        host=device,
-        work=asked,
-    )
+        return replace(bare, host=device)
+    columns = step_time(work, [device], [work.micro_batch], constants.device)
+    predicted = float(columns.micro_batch_s[0, 0] * job.recorded_passes + columns.optimizer_s[0])
+    found = bare.with_actual(device, predicted, computing_s, float(columns.log_sd[0]))
+    return replace(found, measured_log_sd=(at.log_sd,), host=device)
 
 
 def asked_work(job: Job, work: Work) -> Work:
@@ -459,8 +438,15 @@ class StepCase:
             ),
         ):  # the last one that holds is the first reason
             status[holds] = CODE[reason]
-        if is_known_by_runs(self.work):
-            self._refuse_unlike_runs(status, type_index, count)
+        if not is_known_by_runs(self.work):
+            return status
+        # Refused is what runs on accelerators tell nothing of: several, if none was; processors.
+        is_lone = fleet.per_node[type_index] * count == 1
+        if max(self.anchors.workers, default=1) == 1:
+            status[(status == 0) & ~is_lone] = CODE["runs_on_one_machine"]
+        seen_cpu = any(d.kind == "cpu" for d in self.anchors.devices)
+        if not seen_cpu and self.anchors.devices:
+            status[(status == 0) & ~fleet.is_accelerated[type_index]] = CODE["no_time_model"]
         return status
 
     def no_times(self, way: int, type_index: Integers, count: Integers) -> TimeColumns:
@@ -470,15 +456,6 @@ class StepCase:
             startup_s=self.startup_s(type_index), data_in_s=self.data_in_s(type_index),
             dp=self.fleet.per_node[type_index] * count,
         )  # fmt: skip
-
-    def _refuse_unlike_runs(self, status: Integers, type_index: Integers, count: Integers) -> None:
-        """Refuse what runs on accelerators tell nothing of: several, if none was; processors."""
-        is_lone = self.fleet.per_node[type_index] * count == 1
-        if not self.anchors.are_of_several:
-            status[(status == 0) & ~is_lone] = CODE["runs_on_one_machine"]
-        seen_cpu = any(d.kind == "cpu" for d in self.anchors.devices)
-        if not seen_cpu and self.anchors.devices:
-            status[(status == 0) & ~self.fleet.is_accelerated[type_index]] = CODE["no_time_model"]
 
     def calibrated(self, device: Integers) -> tuple[Floats, Floats]:
         """Return what to add to ln(step) by the operators' law, and its deviation, by device.

@@ -37,7 +37,6 @@ from advisor.planners.goodput import expected_completion
 from advisor.planners.spot import (
     GANG_EXPONENT,
     Column,
-    FallbackRun,
     Rental,
     RentalColumns,
     Spells,
@@ -314,9 +313,17 @@ def late_fractions(
     job: Job, columns: TimeColumns, rows: Integers, bands: Floats, deadline_h: float
 ) -> Floats:
     """Return the probability that each row misses a deadline by its plan."""
+    jobs, _, error = _whole_runs(job, columns, rows, bands)
+    return _late(jobs, deadline_h, error)
+
+
+def _whole_runs(
+    job: Job, columns: TimeColumns, rows: Integers, bands: Floats
+) -> tuple[list[SpotJob], Floats, Floats]:
+    """Return the jobs of rows, the factor of whole runs in them, and the error of ln(time)."""
     factors, added = whole_run(job, columns, None)
-    jobs = spot_jobs(job, columns, rows, bands, factors[rows])
-    return _late(jobs, deadline_h, _error(columns, rows, added))
+    error = np.asarray(np.hypot(columns.log_sd, added)[rows])
+    return spot_jobs(job, columns, rows, bands, factors[rows]), factors[rows], error
 
 
 def _late(jobs: list[SpotJob], deadline_h: float, error: Floats) -> Floats:
@@ -337,8 +344,7 @@ def on_spot_by_deadline(
     hour besides [USD/h]; ``coverage``: of the interval; no job that can keep the deadline ends
     behind it.
     """
-    factors, added = whole_run(job, columns, None)
-    jobs = spot_jobs(job, columns, rows, bands, factors[rows])
+    jobs, factor, error = _whole_runs(job, columns, rows, bands)
     runs = [
         replay_plan(
             scaled_records(packaged_spot_history(), float(columns.count[row]), float(hazard)),
@@ -349,21 +355,6 @@ def on_spot_by_deadline(
             rows, jobs, hazards(bands), *usd_per_h, strict=True
         )
     ]  # fmt: skip
-    error = _error(columns, rows, added)
-    return _completion(
-        job, columns, rows, jobs, runs, usd_per_h, deadline_h, coverage, factors[rows], error
-    )
-
-
-def _error(columns: TimeColumns, rows: Integers, added: Floats) -> Floats:
-    return np.asarray(np.hypot(columns.log_sd, added)[rows])
-
-
-def _completion(
-    job: Job, columns: TimeColumns, rows: Integers, jobs: list[SpotJob], runs: list[FallbackRun],
-    usd_per_h: tuple[Floats, Floats], deadline_h: float, coverage: float, factor: Floats,
-    error: Floats,
-) -> Completion:  # fmt: skip
     ratio = usd_per_h[0] / usd_per_h[1]
     work_s = np.array([one.work_s for one in jobs])
     whole_s = np.array([with_saves_s(one) for one in jobs])

@@ -550,11 +550,6 @@ def utilisation(job: Job, step_s: float, devices: int, device: Device) -> Utilis
     )
 
 
-def accelerator_hours(devices: int, hours: float) -> float:
-    """Return accelerators times hours, as clouds and model cards count [h]."""
-    return devices * hours
-
-
 def training_units(
     job: Job, step_s: float, devices: int, device: Device | None, *, hours: float | None = None
 ) -> TrainingUnits:
@@ -572,7 +567,7 @@ def training_units(
         tokens_per_step=None if tokens is None else float(job.global_batch * tokens),
         tokens_per_s=tokens_per_s(job, step_s),
         utilisation=None if device is None else utilisation(job, step_s, devices, device),
-        accelerator_hours=accelerator_hours(devices, whole) if has_length else None,
+        accelerator_hours=devices * whole if has_length else None,
         total_tokens=None
         if tokens is None or not has_length
         else job.total_steps * job.global_batch * tokens,

@@ -26,9 +26,8 @@ from advisor.quantities import count_text, seconds_text
 if TYPE_CHECKING:
     from cattrs import Converter
 
-# Data that a job brings in, results that it takes out, and who said so.
-
-
+# A job's length as its user says it: epochs, steps, samples; at most one of them.
+Lengths = tuple[float | None, float | None, float | None]
 NOT_SEEN: Final = "not seen"
 # From the request of a rented machine to the first line of the program: it boots within a minute
 # (time to SSH of 5,000 Google machines 23-25 s, rule of thumb 1-2 min: Aboukhalil 2018; over

@@ -222,8 +222,9 @@ def job_from_spec(
     else:
         if job is None:
             job, spec = _recorded_or_saved(spec)
-        is_autocast = asked.weights != "bf16"
-        job = _in_precision(job, spec.precision, is_autocast=is_autocast)
+        if spec.precision is not None and job.work is not None:
+            asked_for, is_autocast = cast(Precision, spec.precision), asked.weights != "bf16"
+            job = replace(job, work=in_precision(job.work, asked_for, is_autocast=is_autocast))
         found = with_setup(_sized(job, spec), asked)
         found = found if spec.heads is None else recognised(found, heads=spec.heads)
     found = replace(found, actuals=(*found.actuals, *actuals))
@@ -399,13 +400,6 @@ def _sequence(job: Job, spec: JobSpec) -> int:
             hint="add --sequence 2048, or give --total-samples in place of --tokens",
         )
     return sequence
-
-
-def _in_precision(job: Job, precision: str | None, *, is_autocast: bool = True) -> Job:
-    if precision is None or job.work is None:
-        return job
-    asked = cast(Precision, precision)
-    return replace(job, work=in_precision(job.work, asked, is_autocast=is_autocast))
 
 
 def _surrounded(job: Job, spec: JobSpec) -> Job:

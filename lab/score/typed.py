@@ -248,7 +248,7 @@ def without(group: str) -> Unseen:
     family, _, name = group.partition("/")
     if family == "campaigns":
         folds = fitted(
-            dict[str, CampaignLaw], packaged.root("trained_models") / "campaign" / "parameters.json",
+            dict[str, CampaignLaw], packaged.root("trained_models") / "campaign/parameters.json",
             train="campaigns", version=completion.SCHEMA_VERSION, part="folds",
         )  # fmt: skip
         return Unseen(constants=shipped, campaigns=folds.get(name, whole))

@@ -15,10 +15,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from advisor.answer import Command
+from advisor.answer import Answer, Command
 from advisor.estimate.case import StepCase, is_laid_out_by_shape
 from advisor.estimate.knowledge.laws import LayoutLaw
-from advisor.estimate.plan import Choice
 from advisor.estimate.time_columns import TimeColumns, shares_of
 from advisor.estimate.unlike.groups import OnGroups
 from advisor.estimate.unlike.places import Place
@@ -38,7 +37,7 @@ from advisor.planners.layouts import check, layout_columns, nothing_fits
 NAME: Final = "equal shares"
 
 
-def equal_shares(case: OnGroups) -> Choice:
+def equal_shares(case: OnGroups) -> Answer:
     """Plan the fastest layout in which every device has the same share.
 
     Raises PlanningError if a cut into unequal stages is asked for, or nothing divides or fits.
@@ -49,7 +48,7 @@ def equal_shares(case: OnGroups) -> Choice:
     return _by_shape(case, law) if isinstance(law, LayoutLaw) else _by_units(case)
 
 
-def _by_shape(case: OnGroups, law: LayoutLaw) -> Choice:
+def _by_shape(case: OnGroups, law: LayoutLaw) -> Answer:
     """Return the choice for a transformer whose layers are timed by their shapes."""
     places = case.model.places
     first, devices, batch = places[0].case, case.devices, case.global_batch
@@ -85,7 +84,7 @@ def _by_shape(case: OnGroups, law: LayoutLaw) -> Choice:
     )
 
 
-def _by_units(case: OnGroups) -> Choice:
+def _by_units(case: OnGroups) -> Answer:
     """Return the choice for a model whose layers are timed unit by unit."""
     if any(is_laid_out_by_shape(p.case, np.array([p.row])).any() for p in case.model.places):
         raise PlanningError("only some of its machines lay the model out by its shape")
@@ -189,7 +188,7 @@ def _asked_anew(case: StepCase, **changed: Any) -> StepCase:
     return replace(case, **changed, seen=kept)
 
 
-def words(choice: Choice, names: Mapping[str, str]) -> str:
+def words(choice: Answer, names: Mapping[str, str]) -> str:
     """Say how the job is split, the same on all groups."""
     from advisor.words import layout_words
 

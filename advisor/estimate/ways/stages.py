@@ -20,9 +20,8 @@ from typing import Final
 
 import numpy as np
 
-from advisor.answer import Command
-from advisor.estimate.knowledge.laws import LayoutLaw, ModelOn, ReducedStep, Stage
-from advisor.estimate.plan import Choice
+from advisor.answer import Answer, Command
+from advisor.estimate.knowledge.laws import LayoutLaw, ReducedStep, Stage
 from advisor.estimate.unlike.groups import (
     ALONE,
     Machines,
@@ -60,7 +59,7 @@ from advisor.planners.systems import (
 # Pipelines over unlike groups whose stages are equally wide, as Megatron-LM runs them.
 
 
-def stages_of_one_width(case: OnGroups) -> Choice:
+def stages_of_one_width(case: OnGroups) -> Answer:
     """Plan a pipeline whose groups hold as many layers as they are fast; Megatron-LM runs it.
 
     Raises PlanningError if the layers are not timed by a transformer's shapes, or nothing divides
@@ -171,16 +170,16 @@ _NOT_RELEASED: Final = (
 )
 
 
-def pipeline_over_groups(case: OnGroups) -> Choice:
+def pipeline_over_groups(case: OnGroups) -> Answer:
     """Plan a pipeline whose stages are groups of machines.
 
     Raises PlanningError if there are fewer units than groups, nothing divides, nothing fits,
     other degrees are asked for, or equal machines would not be cut into stages, either.
     """
     worth_s = _worth_s(case)
-    found: list[Choice] = []
+    found: list[Answer] = []
     problems: list[PlanningError] = []
-    forms: list[Callable[[OnGroups], Choice]] = [stages_of_one_width] if case.is_laid_out else []
+    forms: list[Callable[[OnGroups], Answer]] = [stages_of_one_width] if case.is_laid_out else []
     is_cut = case.space.stage_layers is not None  # the other form has units, and its own cut
     if not is_cut and not (case.only_released and _has_no_framework(case)):
         forms.append(_grouped)
@@ -208,7 +207,7 @@ def _worth_s(case: OnGroups) -> float:
     return max(float(np.nan_to_num(one.step_s[0], nan=np.inf)) for one in plain) / GAIN
 
 
-def words(choice: Choice, names: Mapping[str, str]) -> str:
+def words(choice: Answer, names: Mapping[str, str]) -> str:
     """Say which groups hold which stages, groups by ``names``."""
     details = choice.details
     order = [
@@ -237,7 +236,7 @@ def partitions(case: OnGroups) -> list[list[Machines]]:
     ]
 
 
-def _grouped(case: OnGroups) -> Choice:
+def _grouped(case: OnGroups) -> Answer:
     best: tuple[ReducedStep, GroupedPipeline, list[Machines]] | None = None
     problem: PlanningError | None = None
     stages = range(2, _MOST_GROUPS + 1)
@@ -247,7 +246,14 @@ def _grouped(case: OnGroups) -> Choice:
     for held in partitions(case):
         if case.space.pp not in (None, len(held)):
             continue
-        groups = [_stage_group(case, part) for part in held]
+        groups = [
+            StageGroup(
+                name=" + ".join(sorted({m.label for m in part})),
+                workers=tuple(case.model.times(m) for m in part for _ in range(m.node.devices)),
+                capacity_bytes=min(case.model.room_bytes(m) for m in part),
+            )
+            for part in held
+        ]
         for u in _micro_batches(case, held):
             try:
                 cut = grouped_pipeline(
@@ -279,14 +285,6 @@ def _micro_batches(case: OnGroups, held: Sequence[Machines]) -> list[int]:
     if asked is not None:
         return [asked] if asked <= most else []
     return [2**k for k in range(most.bit_length()) if 2**k <= most]
-
-
-def _stage_group(case: OnGroups, part: Machines) -> StageGroup:
-    return StageGroup(
-        name=" + ".join(sorted({m.label for m in part})),
-        workers=tuple(case.model.times(m) for m in part for _ in range(m.node.devices)),
-        capacity_bytes=min(case.model.room_bytes(m) for m in part),
-    )
 
 
 def _send_s(case: OnGroups, held: Sequence[Machines], u: int) -> Floats:
@@ -337,7 +335,7 @@ def _reduced(case: OnGroups, held: Sequence[Machines], cut: GroupedPipeline) -> 
 
 def _described(
     case: OnGroups, whole: ReducedStep, cut: GroupedPipeline, held: Sequence[Machines]
-) -> Choice:
+) -> Answer:
     ordered = [held[i] for i in cut.order]
     labels = [m.label for part in ordered for m in part]
     used = [b for part, b in zip(ordered, cut.memory_bytes, strict=True) for _ in part]
@@ -390,7 +388,7 @@ def _commands(
 ASYMMETRIC_NAME: Final = "asymmetric pipeline"
 
 
-def asymmetric_stages(case: OnGroups) -> Choice:
+def asymmetric_stages(case: OnGroups) -> Answer:
     """Plan ministages that go round groups of machines (Zorse): for models of repeated blocks.
 
     Raises PlanningError if the layers are unlike, no grouping fits, or degrees are asked for.
@@ -471,6 +469,9 @@ def _best_ministages(
     table, blocks = model.table, model.blocks
     boundary = table.output_bytes[table.is_block].max()
     machines = [m for part in parts for m in part]
+    # Of a parameter: as gathered, and all else that is sharded.
+    state = float(model.law.state_bytes(1).sum()) / model.memory.slack
+    each = state / max(float(table.parameters.sum()), 1.0)
     return best_of_groups(
         groups,
         PipelineJob(
@@ -481,23 +482,16 @@ def _best_ministages(
             hidden=max(1, round(float(boundary) / model.weight_bytes)),
         ),
         send_receive_s=lambda u: float(model.law.send_s(machines, u * boundary)),
-        constants=_zorse_constants(model),
+        constants=ZorseConstants(
+            parameter_bytes=model.weight_bytes,
+            optimizer_bytes=max(each - model.weight_bytes, 0.0),
+            reserve_bytes=model.memory.context_bytes,
+        ),
         may_offload=may_offload,
     )
 
 
-def _zorse_constants(model: ModelOn) -> ZorseConstants:
-    """Return the bytes of a parameter: as gathered, and all else that is sharded."""
-    state = float(model.law.state_bytes(1).sum()) / model.memory.slack
-    each = state / max(float(model.table.parameters.sum()), 1.0)
-    return ZorseConstants(
-        parameter_bytes=model.weight_bytes,
-        optimizer_bytes=max(each - model.weight_bytes, 0.0),
-        reserve_bytes=model.memory.context_bytes,
-    )
-
-
-def _asymmetric(case: OnGroups, found: AsymmetricPlan, held: Sequence[Machines]) -> Choice:
+def _asymmetric(case: OnGroups, found: AsymmetricPlan, held: Sequence[Machines]) -> Answer:
     filling_s, computing_s, draining_s = found.without_network_s()
     pipeline_s = filling_s + draining_s
     offloaded = ("its transfers to host memory are not counted",) if found.is_offloaded else ()
