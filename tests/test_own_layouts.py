@@ -27,7 +27,7 @@ from advisor.jobs.runs import (
     LayoutRun,
     append_layout_run,
     read_layout_runs,
-    unread_layout_runs,
+    unread_lines,
 )
 from advisor.lab.fit.layouts import read_all
 from advisor.lab.score.layouts import SEEDS, after_runs
@@ -299,7 +299,7 @@ def test_what_is_appended_is_read_back_and_a_broken_line_costs_no_other(
         with (root / FILE_NAME).open("a") as file:
             file.write(bad + "\n")
     assert read_layout_runs(root) == tuple(measured(s, offloaded) for s in times)
-    told = unread_layout_runs(root)
+    told = unread_lines(root, of_layouts=True)
     assert len(told) == (len(times) if bad.strip() else 0)
     assert all(line.isprintable() for line in told)
 

@@ -32,13 +32,7 @@ from advisor.jobs.describe import (
 from advisor.jobs.from_recording import job_from_recording
 from advisor.jobs.job import BOOT_S, Job
 from advisor.jobs.recorded_work import call_s
-from advisor.jobs.runs import (
-    Actual,
-    read_actuals,
-    read_layout_runs,
-    unread_layout_runs,
-    unread_lines,
-)
+from advisor.jobs.runs import Actual, read_actuals, read_layout_runs, unread_lines
 from advisor.planners import step
 from advisor.planners.core import DEFAULT_SETUP, Precision, Transformer
 from advisor.planners.layouts import check_sizes
@@ -270,7 +264,7 @@ def with_layout_runs(job: Job, root: Path | None = None) -> Job:
     return replace(
         job,
         layout_runs=read_layout_runs(place),
-        unread=tuple(dict.fromkeys((*job.unread, *unread_layout_runs(place)))),
+        unread=tuple(dict.fromkeys((*job.unread, *unread_lines(place, of_layouts=True)))),
     )
 
 

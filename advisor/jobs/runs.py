@@ -218,13 +218,8 @@ STEPS: Final = "steps"
 
 
 def from_entry(entry: Entry) -> Actual:
-    """Return the measured step in an entry of the journal."""
-    return from_row(entry[PART])
-
-
-def from_row(row: Any) -> Actual:
-    """Return a measured step from its JSON form; ``ValueError`` where it is none."""
-    return from_record(Actual, row, where=PART)
+    """Return the measured step in an entry of the journal; ``ValueError`` where it is none."""
+    return from_record(Actual, entry[PART], where=PART)
 
 
 def append_actual(root: Path, actual: Actual, **parts: object) -> Path:
@@ -246,9 +241,12 @@ def read_actuals(root: Path, run: str) -> tuple[Actual, ...]:
     )
 
 
-def unread_lines(root: Path) -> tuple[str, ...]:
-    """Return what is wrong with each line that is no measurement, by file and line."""
-    return unread(root, PART, from_entry)
+def unread_lines(root: Path, *, of_layouts: bool = False) -> tuple[str, ...]:
+    """Return what is wrong with each line that is no measurement, by file and line.
+
+    ``of_layouts``: of a transformer in a known layout.
+    """
+    return unread(root, LAYOUT_RUNS_PART, _run) if of_layouts else unread(root, PART, from_entry)
 
 
 def read_runs(path: Path) -> tuple[Actual, ...]:
@@ -371,8 +369,3 @@ def append_layout_run(root: Path, run: LayoutRun) -> Path:
 def read_layout_runs(root: Path) -> tuple[LayoutRun, ...]:
     """Return the latest measurements, the oldest first; broken lines cost no others."""
     return journal_entries(root, LAYOUT_RUNS_PART, _run)[-MOST_RUNS:]
-
-
-def unread_layout_runs(root: Path) -> tuple[str, ...]:
-    """Return what is wrong with each line that is no measurement, by file and line."""
-    return unread(root, LAYOUT_RUNS_PART, _run)
