@@ -1,4 +1,7 @@
-"""The one estimate: this job, on these machines, in the best of all ways of training it there."""
+"""The one estimate: this job, on these machines, in the best of all ways of training it there.
+
+Where it does not run, ``refusal`` says for every verb by how much it misses, and what would do.
+"""
 
 from __future__ import annotations
 
@@ -230,9 +233,6 @@ def _least_of_operators(case: StepCase, device: Integers) -> tuple[Floats, Float
     each = (columns.micro_batch_s / batches).min(axis=1) * scale
     shared = (columns.compute_s + columns.memory_s)[:, 0] / widest
     return np.asarray(each), np.asarray((columns.launch_s[:, 0] + shared) * scale)
-
-
-# Why a job does not run on machines, for every verb: by how much it misses, and what would do.
 
 
 # Reasons that a search over layouts has more to say about.

@@ -1,4 +1,9 @@
-"""Measured steps against what the model says of them: the host's own, and real runs elsewhere."""
+"""What a way of training needs to know: the job, the machines as columns, what was measured.
+
+``Constants`` come from the files of ``trained_models`` as the planners' frozen records;
+``Anchors`` are measured steps against what the model says of them: the host's own, and real runs
+elsewhere; ``StepCase`` holds all of it.
+"""
 
 from __future__ import annotations
 
@@ -62,8 +67,6 @@ if TYPE_CHECKING:
     from advisor.estimate.knowledge.own_runs import Believed, Key, OwnLayouts
     from advisor.planners.links import ScalingFit
 
-# Fitted constants: from the files of ``trained_models`` to the planners' frozen records.
-
 
 DIGITS = 5  # significant: fits converge further, readings are less certain
 
@@ -78,9 +81,6 @@ def memory(folder: Path | None = None) -> MemoryParameters:
     """Read the constants of the memory model; ``folder`` replaces the packaged one."""
     file = (folder or data.root("trained_models") / "memory") / "parameters.json"
     return fitted(MemoryParameters, file, part="parameters", train="memory")
-
-
-# The fitted constants that an estimate needs, read once from ``trained_models/``.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -379,9 +379,6 @@ def host_core_speed(job: Job) -> float | None:
     """Return the speed of one core of the host, None where it was not measured. [1/s]."""
     benchmark = job.measured.host.benchmark if job.measured else None
     return None if benchmark is None else benchmark.scalar_score
-
-
-# What a way of training needs to know: the job, the machines as columns, what was measured.
 
 
 Integers = NDArray[np.int64]

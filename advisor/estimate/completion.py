@@ -412,22 +412,6 @@ def widened(quantiles: Floats, value: Floats, log_sd: Floats, coverage: float) -
     return np.stack([np.exp(middle - below), value, np.exp(middle + above)], axis=1)
 
 
-# Data in, storage and results out: waits and costs beside the machines.
-#
-# ==================  =============================================================================
-# here                meaning, unit
-# ==================  =============================================================================
-# data in             every machine copies the data onto its own volume before the first step, as
-#                     fast as the slowest of its network, its volume and where it lies. [s]
-# storage             a volume on every machine for the data and two checkpoints (the new one is
-#                     written before the old one goes), while the machines are billed. [USD/h]
-# results out         over the internet, once, at the first tier's price. [USD]
-# ==================  =============================================================================
-#
-# Bringing data in costs nothing at the providers themselves. Prices are those of the catalogue
-# (``advisor catalogue storage``); where it has none, nothing is added and the breakdown says null.
-
-
 CHECKPOINTS_KEPT: Final = 2
 # Providers' month of storage prices: 365 x 24 / 12 hours.
 _MONTH_H: Final = 730.0
@@ -443,7 +427,14 @@ _EVERYWHERE: Final = ("", "us")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideCosts:
-    """What each offer adds to the machines' price; nan where the catalogue has no price."""
+    """What each offer adds to the machines' price; nan where the catalogue has no price.
+
+    Storage is a volume on every machine for the data and two checkpoints (the new one is written
+    before the old one goes), while the machines are billed. Results leave over the internet, once,
+    at the first tier's price. Bringing data in costs nothing at the providers themselves. Prices
+    are those of ``advisor catalogue storage``; where it has none, nothing is added and the
+    breakdown says null.
+    """
 
     # storage_usd_per_h, surplus_usd_per_h: (n,); of one machine: its volume, and processor time
     # beyond its baseline (``machines.fleet``) [USD/h]

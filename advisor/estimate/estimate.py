@@ -320,9 +320,6 @@ def _estimate(
     )  # fmt: skip
 
 
-# A way of training on several groups of machines as an object that is shown.
-
-
 def group_candidate(
     job: Job, catalogue: Catalogue, choice: Answer, columns: TimeColumns, completion: Completion,
     offers: Offers, side: SideCosts, *, parts: tuple[tuple[int, int], ...],
@@ -368,9 +365,6 @@ def group_candidate(
         completion=completion.way_of(0),
         units=units,
     )
-
-
-# The job on the machine at hand as a candidate beside those that could be rented.
 
 
 def machine_at_hand(

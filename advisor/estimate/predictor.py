@@ -483,9 +483,6 @@ def commonly_run(job: Job, space: SearchSpace | None) -> Job:
     return job if stack is None else replace(job, work=as_commonly_run(work, stack))
 
 
-# One offer rented for the whole job, in any way to complete it.
-
-
 def completed(
     job: Job, columns: TimeColumns, catalogue: Catalogue, offers: Offers, offer_row: int,
     side: SideCosts, way: CompletionWay, coverage: float,

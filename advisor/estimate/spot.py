@@ -61,19 +61,17 @@ from advisor.planners.spot import (
 from advisor.quantities import QUANTILES
 from advisor.records import packaged_spot_history
 
-# A way to complete a job: on as many spot machines as there are, up to a number (elastic).
-#
-# Data-parallel workers only: the batch stays, so fewer machines take more micro-batches, and every
-# count has the step time that the estimate gives it. See ``planners.spot.timelines``.
-
-
 # Counts that are looked at everywhere: powers of two and the middle between two of them.
 _LARGEST_POWER: Final = 13
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
-    """What a job can run on: counts of machines, and the throughput on each."""
+    """What a job can run on: counts of machines, and the throughput on each.
+
+    Of data-parallel workers only: the batch stays, so fewer machines take more micro-batches, and
+    every count has the step time that the estimate gives it. See ``planners.spot.timelines``.
+    """
 
     counts: NDArray[np.int64]  # (k,); ascending; the last is all
     rate: Column  # (k,); throughput by that on all machines, ascending to 1
@@ -163,12 +161,6 @@ def _replayed(spells: Spells, begin: Column, workers: Workers, job: SpotJob) -> 
     return cut(rental, start, begins)
 
 
-# A way to complete a job: on spot machines, and on demand while there are none.
-#
-# The same machines in the same region: the job moves to on-demand ones when spot machines are
-# taken away, and back when they have been there again for a while (``planners.spot.timelines``).
-
-
 # A record is long enough if it lasts twice the time on demand: moves at most double that
 # (``planners.spot.availability.settling_s``), and behind its end the job goes on on demand anyway.
 _PROGRESS: Final = 0.5
@@ -179,6 +171,9 @@ def fallback_rentals(
     price_ratio: Column,
 ) -> RentalColumns:  # fmt: skip
     """Return what jobs take and rent, one row a job; ``hazard`` is relative to the history.
+
+    On the same machines in the same region: the job moves to on-demand ones when spot machines are
+    taken away, and back when they have been there again for a while (``planners.spot.timelines``).
 
     ``price_ratio``: of a spot hour to an on-demand hour.
     """
@@ -299,12 +294,6 @@ def _spot_ways_completion(
     )  # fmt: skip
 
 
-# The whole job on spot machines by a deadline: on demand or waiting where its plan says so.
-#
-# The plan and its replay are ``planners.spot.deadline``'s, the same that ``advisor simulate spot``
-# follows; here they get the step's own error, what a whole run adds, and the parts of the time.
-
-
 _SHOWN = (0.1, 0.5, 0.9)
 _STARTS = 16  # in each record, as many as the simulator takes
 
@@ -338,6 +327,10 @@ def on_spot_by_deadline(
     usd_per_h: tuple[Floats, Floats], deadline_h: float, coverage: float,
 ) -> Completion:  # fmt: skip
     """Return what the job takes by the plan that costs least and keeps the deadline.
+
+    The plan and its replay are ``planners.spot.deadline``'s, the same that ``advisor simulate
+    spot`` follows; here they get the step's own error, what a whole run adds, and the parts of the
+    time.
 
     ``rows``, ``bands``: as for ``on_spot_with_fallback``; each row can keep the deadline on
     demand; ``usd_per_h``: (n,); spot and on-demand price of all machines, with what is paid by the

@@ -1,4 +1,9 @@
-"""Jobs that were never run: a model described in a few numbers or by its configuration file."""
+"""Jobs that were never run: a model described in a few numbers or by its configuration file.
+
+Beside them what is said of any job's model: that a recorded one is a transformer (``recognised``),
+the training software that it has or would have (``with_setup``, ``setup_words``), and its step in
+the units of people who train transformers (``training_units``).
+"""
 
 from __future__ import annotations
 
@@ -189,22 +194,6 @@ def unseen_input(model: DescribedModel) -> str:
     return "images" if isinstance(model, ConvolutionalNetwork) or not model.vocabulary else ""
 
 
-# Defaults of a described job where its user does not say: batch and sequence.
-#
-# | model                          | samples of a step | source                                  |
-# |--------------------------------|-------------------|-----------------------------------------|
-# | decoder, trained whole         | 0.5 to 4 M tokens | GPT-3, 2020, table 2.1; Llama 2, 3      |
-# | any, adapters or frozen layers | 128               | Alpaca (Taori et al., 2023)             |
-# | encoder of text                | 256               | BERT (Devlin et al., 2019, A.2)         |
-# | encoder of pictures            | 1,024             | DeiT (Touvron et al., 2021, table 9)    |
-# | convolutional network          | 256               | He et al., 2016, section 3.4            |
-# | encoder-decoder of text        | 128               | T5 (Raffel et al., 2020, section 3.1.2) |
-# | encoder-decoder of speech      | 256               | Whisper (Radford et al., 2022, app. F)  |
-# | diffusion U-Net                | 2,048             | model card of Stable Diffusion 1.5      |
-# | pictures beside words          | 32,768            | CLIP (Radford et al., 2021, table 18)   |
-# | encoder of sound               | 384 (1.6 h)       | wav2vec 2.0 (Baevski et al., 2020, 4.2) |
-
-
 # (parameters below, tokens of a step): GPT-3's sizes up to 13 B, Llama 2's batch above.
 _TOKENS: Final = ((2e9, 2**19), (10e9, 2**20), (20e9, 2**21), (float("inf"), 2**22))
 _FINE_TUNED: Final = 128
@@ -212,6 +201,19 @@ _FINE_TUNED: Final = 128
 
 def default_batch(model: DescribedModel, setup: TrainingSetup) -> tuple[int, str]:
     """Return the samples of a step over all devices where none are given, and whose they are.
+
+    | model                         | samples of a step | source                                  |
+    |-------------------------------|-------------------|-----------------------------------------|
+    | decoder, trained whole        | 0.5 to 4 M tokens | GPT-3, 2020, table 2.1; Llama 2, 3      |
+    | any, adapters, frozen layers  | 128               | Alpaca (Taori et al., 2023)             |
+    | encoder of text               | 256               | BERT (Devlin et al., 2019, A.2)         |
+    | encoder of pictures           | 1,024             | DeiT (Touvron et al., 2021, table 9)    |
+    | convolutional network         | 256               | He et al., 2016, section 3.4            |
+    | encoder-decoder of text       | 128               | T5 (Raffel et al., 2020, section 3.1.2) |
+    | encoder-decoder of speech     | 256               | Whisper (Radford et al., 2022, app. F)  |
+    | diffusion U-Net               | 2,048             | model card of Stable Diffusion 1.5      |
+    | pictures beside words         | 32,768            | CLIP (Radford et al., 2021, table 18)   |
+    | encoder of sound              | 384 (1.6 h)       | wav2vec 2.0 (Baevski et al., 2020, 4.2) |
 
     Examples
     --------
@@ -271,9 +273,6 @@ def sequence_notes(model: DescribedModel, longest: int | None) -> tuple[str, ...
     )
 
 
-# Recorded models that are transformers: what their layouts then rest on, said and settable.
-
-
 _NOTE: Final = "recognised as a transformer"
 
 
@@ -326,9 +325,6 @@ def recorded_heads(operators: Columns) -> int | None:
         if is_attention and len(sizes) == 4 and sizes[1].isdigit():
             seen[int(sizes[1])] += count
     return seen.most_common(1)[0][0] if seen else None
-
-
-# A job with other training software than it was recorded or described with.
 
 
 # What a recorded step can be asked about: the others change what it computes.
@@ -443,9 +439,6 @@ def _flag(name: str) -> str:
     return _FLAGS.get(name, f"--{name}")
 
 
-# The training software of a job in words, for reports.
-
-
 _OPTIMIZERS: Final = {
     "adamw": "AdamW", "adamw-8bit": "8-bit AdamW", "adamw-bf16": "AdamW with bf16 moments",
     "sgd": "SGD", "sgd-momentum": "SGD with momentum", "adafactor": "Adafactor",
@@ -501,11 +494,6 @@ def _has_attention(work: Work) -> bool:
         kind == "attention" or name == "scores"
         for kind, name in zip(work.operators.kind, work.operators.name, strict=True)
     )
-
-
-# Answers in the units of people who train transformers: tokens, utilisation, GPU-hours.
-#
-# Every function takes a job, the time of its step, and the devices it runs on; all are pure.
 
 
 def tokens_per_sample(job: Job) -> int | None:

@@ -77,9 +77,6 @@ def recorded_data(samples: int | None, sample_bytes: float | None) -> Transfers:
     )
 
 
-# The time that a machine waits for its data before the first step.
-
-
 Floats = NDArray[np.float64]
 
 # What a plain block-storage volume takes: the baseline of AWS gp3, 125 MiB/s, likewise Azure P10

@@ -42,13 +42,6 @@ if TYPE_CHECKING:
     from advisor.planners.step import DescribedModel
 
 
-# Jobs as files: what a step computes, how long the job is, what was measured of it.
-#
-# One JSON object, ``{"schema_version": 1, "kind": "advisor-job", "job": {...}}``, whose fields are
-# those of ``advisor.jobs.job.Job`` and of the nouns inside it. Everything is checked when it is
-# read: nothing of another version, no missing or unknown field, no impossible size.
-
-
 SCHEMA_VERSION: Final = 1
 KIND: Final = "advisor-job"
 _HINT: Final = "write it again: advisor predict ... --save-job FILE"
@@ -71,6 +64,10 @@ def write_job(job: Job, path: Path) -> None:
 
 def read_job(path: Path) -> Job:
     """Read a job.
+
+    A job file is one JSON object, ``{"schema_version": 1, "kind": "advisor-job", "job": {...}}``,
+    whose fields are those of ``advisor.jobs.job.Job`` and of the nouns inside it. Everything is
+    checked: nothing of another version, no missing or unknown field, no impossible size.
 
     Raises RunError if the file cannot be read, is of another version, or a value in it makes no
     sense; the message names the field.
@@ -418,19 +415,17 @@ def _surrounded(job: Job, spec: JobSpec) -> Job:
     return replace(job, transfers=moved)
 
 
-# Recordings of one script on several machines: those on GPUs are runs of the job elsewhere.
-#
-# They lie beside one another where runs are kept (``ADVISOR_RUNS``, a folder or URL that machines
-# share). Two recordings are of one job if their commands are, interpreter aside, and a sample
-# takes as many operations in the same precision.
-
-
 MOST: Final = 8  # recordings looked into, the newest first: each takes some 10 ms
 _SAME_FLOP: Final = 0.01  # of a sample: kernels of another device are counted a little differently
 
 
 def recorded_elsewhere(path: Path, command: tuple[str, ...], job: Job) -> tuple[Actual, ...]:
-    """Return the steps of a recorded job that were recorded on other machines' GPUs."""
+    """Return the steps of a recorded job that were recorded on other machines' GPUs.
+
+    They lie beside one another where runs are kept (``ADVISOR_RUNS``, a folder or URL that
+    machines share). Two recordings are of one job if their commands are, interpreter aside, and a
+    sample takes as many operations in the same precision.
+    """
     name = _script(path)
     beside = sorted(path.parent.glob(f"*-{name}-*"), reverse=True)
     others = [

@@ -190,9 +190,6 @@ def replica(
     )  # fmt: skip
 
 
-# Units of a transformer by the layout model: layers, head, rings, sends (``layout_model``).
-
-
 # Cephalo's and Zorse's measured rings against the plain formula (planners.md 4.7).
 RING_FACTOR: Final = 1.15
 # The whole model on one device, one sample at a time.
@@ -340,12 +337,12 @@ class LayoutLaw:
         return np.asarray(sent + self._problem.parameters.pp_latency_s)
 
 
-# Units timed by the device model, operator by operator: recorded runs, fp32, any device.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorLaw:
-    """Times by the device model, calibrated on what was measured of the job."""
+    """Times by the device model, calibrated on what was measured of the job.
+
+    It times units operator by operator: of recorded runs, in fp32, on any device.
+    """
 
     units: UnitModel  # the job's units, timed once a device
     table: UnitTable  # with what a described head keeps
@@ -452,9 +449,6 @@ def _bypasses_kernel(groups: Sequence[ClusterGroup]) -> bool | None:
     """Whether all machines' networks bypass the kernel; None where that is unknown of one."""
     known = [g.node.network.bypasses_kernel for g in groups]
     return None if None in known else all(known)
-
-
-# From a job to its model as units on the devices of several groups of machines.
 
 
 def model_on(case: StepCase, groups: Sequence[ClusterGroup]) -> ModelOn:

@@ -197,9 +197,6 @@ class StepFacts:
             )  # fmt: skip
 
 
-# Provenance of the numbers of a candidate: those of its step, and its price.
-
-
 def facts_of(
     predictor: Predictor, job: Job, one: Candidate, *, space: SearchSpace | None = None
 ) -> tuple[Fact, ...]:

@@ -52,9 +52,6 @@ def places_of(case: StepCase, groups: Sequence[ClusterGroup]) -> tuple[Place, ..
     return tuple(found)
 
 
-# A way of training on several groups of machines, as one row of the columns of times.
-
-
 def group_columns(choice: Answer | None, places: Sequence[Place]) -> TimeColumns:
     """Return what the job takes on groups of machines as one row; no estimate where None.
 

@@ -300,13 +300,6 @@ def _put_measured(
             part[rows] = network if name == "network" else part[rows] * scale
 
 
-# The machine that a job was recorded on: its step there is the one that was measured.
-#
-# No model says it better: the recorded layout, the recorded time and the recorded interval. What
-# the user has changed since (batch, precision, software, layout) is estimated as everywhere, with
-# the measured step as its anchor.
-
-
 def is_answer(job: Job, space: SearchSpace | None) -> bool:
     """Whether the recorded step answers what is asked of the recorded machine."""
     is_whole = job.is_as_recorded and space in (None, SPACE)
@@ -315,6 +308,10 @@ def is_answer(job: Job, space: SearchSpace | None) -> bool:
 
 def as_recorded(job: Job, columns: TimeColumns) -> TimeColumns:
     """Return the only row of ``columns``, the recorded machine, as it was measured.
+
+    No model says it better: the recorded layout, the recorded time and the recorded interval. What
+    the user has changed since (batch, precision, software, layout) is estimated as everywhere,
+    with the measured step as its anchor.
 
     ``job``: as it was recorded (``is_answer``); ``columns``: what the model says of one such
     machine: its shares of computing, memory and starting kernels are kept.

@@ -33,9 +33,6 @@ from advisor.planners.step import (
     work_units,
 )
 
-# What a model that is cut into stages or divided blocks takes at least: which rows to search.
-
-
 WAY: Final = way_code("recorded units")
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -373,9 +370,6 @@ def host_bytes_per_s(device: Device, accelerators: Mapping[str, Accelerator]) ->
     """Return the rate between host memory and a device, by its PCIe generation [bytes/s]."""
     row = accelerators.get(device.name.partition("/")[0])
     return _HOST_BYTES_PER_S if row is None else row.laid_out().host_bytes_per_s
-
-
-# Layouts that make no sense for a model cut at its recorded units.
 
 
 _OF_SHAPES: Final = ("cp", "ep")

@@ -56,8 +56,6 @@ from advisor.planners.systems import (
     order_groups,
 )
 
-# Pipelines over unlike groups whose stages are equally wide, as Megatron-LM runs them.
-
 
 def stages_of_one_width(case: OnGroups) -> Answer:
     """Plan a pipeline whose groups hold as many layers as they are fast; Megatron-LM runs it.

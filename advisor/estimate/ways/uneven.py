@@ -1,9 +1,9 @@
-"""Data parallelism with uneven batches: every device computes for equally long.
+"""Data parallelism with uneven batches, and with uneven state: all devices compute equally long.
 
 The whole model lies on every device, or its state in equal shards (ZeRO, at the lowest stage that
 fits); activations are kept, or computed again where that is faster on the whole. The gradients are
-weighted by each rank's share of the batch. Uneven shards beside uneven batches are
-``advisor.estimate.ways.uneven``.
+weighted by each rank's share of the batch. Uneven shards beside uneven batches (Cephalo) are
+``uneven_state``.
 """
 
 from __future__ import annotations
@@ -291,9 +291,6 @@ def _commands(case: OnGroups, samples: Ints, steps: Ints) -> tuple[Command, ...]
 def _by_rank(case: OnGroups, values: Ints) -> str:
     each = np.repeat(values, [g.devices for g in case.groups])
     return ",".join(map(str, each.tolist()))
-
-
-# Fully sharded data parallelism with uneven batches and uneven shards (Cephalo).
 
 
 UNEVEN_STATE_NAME: Final = "uneven batches and state"
