@@ -64,7 +64,7 @@ def test_a_whole_run_is_never_shorter_than_its_steps_and_grows_with_its_size(
 
 
 def test_a_laptop_job_is_no_campaign() -> None:
-    law = shipped.load().law
+    law = shipped.campaign_law()
     assert law.growth > 0
     assert law.sd > law.sd_measured > 0
     assert float(np.exp(law.log_factor(1.0))) < 1.001
@@ -277,7 +277,7 @@ def test_published_gpu_hours_are_met(scored: Validation) -> None:
 
 
 def test_the_shipped_constants_are_those_that_the_runs_give_today(scored: Validation) -> None:
-    law = shipped.load().law
+    law = shipped.campaign_law()
     for name, value in (
         ("law: growth an e-fold of device-hours", law.growth),
         ("law: growth a year of older software", law.per_year),

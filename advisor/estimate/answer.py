@@ -369,7 +369,10 @@ def reasons(
     said = []
     if layout.tp * layout.pp * layout.cp * layout.ep > 1:
         said.append(_against_data_parallel(case, on, count, step_s))
-    if layout.recompute != "none" and not _fits_without_recomputing(case, on, count):
+    kept = replace(space_on(case, on.problem), recomputes=("none",), offloads=())
+    devices = count * on.per_node
+    fits = layout.recompute == "none" or on.problem.fits(devices, case.job.global_batch, kept)
+    if not fits:
         said.append("no layout without recomputation fits")
     if layout.offload:
         said.append(_against_device_memory(case, on, count, layout, step_s))
@@ -395,11 +398,6 @@ def _against_device_memory(
     if kept is None:
         return f"only with {moved} does it fit"
     return f"without {moved} it would take {kept.step_s / step_s:.2f} times as long"
-
-
-def _fits_without_recomputing(case: StepCase, on: OnMachine, count: int) -> bool:
-    space = replace(space_on(case, on.problem), recomputes=("none",), offloads=())
-    return on.problem.fits(count * on.per_node, case.job.global_batch, space)
 
 
 def _of_plain(

@@ -389,25 +389,19 @@ def script_notes(job: Job, placed: Iterable[tuple[bool, int]]) -> tuple[str, ...
             "rows of several devices need DDP or FSDP in the script, and none was seen "
             "(advisor plan prints the lines to add)"
         )
-    if job.work is not None and most > 1:
-        notes += _spread(job, most)
-    return tuple(notes)
-
-
-def _spread(job: Job, devices: int) -> list[str]:
-    """Return what few samples a device do to the model and to the devices."""
-    each = job.global_batch / devices
-    if job.work is None or each >= _FEWEST_SAMPLES or job.told is None:
-        return []
-    kinds = {layer.kind for layer in job.work.layers}
-    batch = counted(job.global_batch, "sample")
-    samples = f"on {counted(devices, 'device')} each sees {each:.3g} of the {batch} a step"
-    if any(kind.startswith("BatchNorm") for kind in kinds):
-        return [
+    each = job.global_batch / most
+    if job.work is not None and job.told is not None and most > 1 and each < _FEWEST_SAMPLES:
+        batch = counted(job.global_batch, "sample")
+        samples = f"on {counted(most, 'device')} each sees {each:.3g} of the {batch} a step"
+        is_normalised = any(one.kind.startswith("BatchNorm") for one in job.work.layers)
+        notes.append(
             f"{samples}: batch normalisation over so few changes what is learned "
             "(torch.nn.SyncBatchNorm, or a larger --batch)"
-        ]
-    return [f"{samples}; a larger --batch uses them better, with its learning rate tuned again"]
+            if is_normalised
+            else f"{samples}; a larger --batch uses them better, with its learning rate tuned "
+            "again"
+        )
+    return tuple(notes)
 
 
 def _as_rows(converter: Converter) -> None:

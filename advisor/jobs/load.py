@@ -360,11 +360,12 @@ def _length(job: Job, spec: JobSpec) -> tuple[float, str] | None:
     """Return the steps that the user says, and by which option; None where nothing is said."""
     if spec.total_steps is not None:
         return spec.total_steps, "--total-steps"
-    if spec.total_samples is not None:
-        return _at_least_one(spec.total_samples / job.global_batch, "--total-samples")
-    if spec.tokens is not None:
-        samples = spec.tokens / _sequence(job, spec)
-        return _at_least_one(samples / job.global_batch, "--tokens")
+    samples, option = spec.total_samples, "--total-samples"
+    if samples is None and spec.tokens is not None:
+        samples, option = spec.tokens / _sequence(job, spec), "--tokens"
+    if samples is not None:
+        steps = samples / job.global_batch
+        return (steps, option) if steps >= 1.0 else (1.0, f"{option}, less than a step")
     if spec.epochs is None:
         return None
     if job.feed.dataset_samples is None:
@@ -372,13 +373,7 @@ def _length(job: Job, spec: JobSpec) -> tuple[float, str] | None:
             "how many samples an epoch has is unknown",
             hint="give --total-steps or --total-samples",
         )
-    steps = math.ceil(job.feed.dataset_samples / job.global_batch)
-    return spec.epochs * steps, "--epochs"
-
-
-def _at_least_one(steps: float, option: str) -> tuple[float, str]:
-    """Return the steps that an option comes to, one at least, and what to say of them."""
-    return (steps, option) if steps >= 1.0 else (1.0, f"{option}, less than a step")
+    return spec.epochs * math.ceil(job.feed.dataset_samples / job.global_batch), "--epochs"
 
 
 def _sequence(job: Job, spec: JobSpec) -> int:

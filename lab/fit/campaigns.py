@@ -547,16 +547,17 @@ def fitted(given: Path | None, day: str) -> FittedFolder:
     reads.note_file("campaigns/runs", source)
     found, left_out = answers(read_campaigns(source), Predictor())
     rows = columns(found)
-    model = {"version": day, "law": to_record(fit(rows)), "folds": {
-        name: to_record(law) for name, law in sorted(folds(rows).items())
-    }}  # fmt: skip
+    law, laws = fit(rows), dict(sorted(folds(rows).items()))
     written = {
         "schema_version": SCHEMA_VERSION,
-        **rounded(model),
+        **rounded({
+            "version": day, "law": to_record(law),
+            "folds": {name: to_record(one) for name, one in laws.items()},
+        }),
         "fitted_on": {"runs": len(rows), "left_out": left_out},
     }
     return FittedFolder(
         files={"parameters.json": json.dumps(written, indent=1) + "\n"},
         metrics=metrics(rows),
-        told=f"{model.law}, {len(rows)} runs of {len(model.folds)} families",
+        told=f"{law}, {len(rows)} runs of {len(laws)} families",
     )

@@ -242,16 +242,19 @@ def table_of(group: str) -> str:
     return name if family == "layouts" else _SAME_PUBLISHER.get(group, "")
 
 
+def campaign_folds() -> dict[str, CampaignLaw]:
+    """Return the shipped laws of whole runs that were fitted without each family."""
+    file = packaged.root("trained_models") / "campaign" / "parameters.json"
+    version = completion.SCHEMA_VERSION
+    return fitted(dict[str, CampaignLaw], file, train="campaigns", version=version, part="folds")
+
+
 def without(group: str) -> Unseen:
     """Return constants that never saw a group's rows: the folds that ship, memory fitted again."""
     shipped, whole = constants(), completion.campaign_law()
     family, _, name = group.partition("/")
     if family == "campaigns":
-        folds = fitted(
-            dict[str, CampaignLaw], packaged.root("trained_models") / "campaign/parameters.json",
-            train="campaigns", version=completion.SCHEMA_VERSION, part="folds",
-        )  # fmt: skip
-        return Unseen(constants=shipped, campaigns=folds.get(name, whole))
+        return Unseen(constants=shipped, campaigns=campaign_folds().get(name, whole))
     if family == "finetune":
         layout = shipped.layout.left_out(fold("model", name), FINETUNE_ROWS_TABLE)
     elif table := table_of(group):

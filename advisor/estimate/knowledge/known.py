@@ -153,7 +153,13 @@ def measured_runs(
 
 
 def _measured_run(one: Actual, catalogue: Catalogue, machines: Machines) -> MeasuredRun:
-    device, workers = _equal_devices(one, catalogue, machines)
+    there, (row,), (count,) = place_of(one, catalogue, machines)
+    if (at := int(there.device[row])) < 0:
+        raise UsageError(
+            f"the accelerator of {one.instance_type} is unknown",
+            hint="give runs on known accelerators, or say which model it was: --model, --run",
+        )
+    device, workers = there.devices[at], int(count * there.per_node[row])
     share = (one.batch or 1) / workers
     if share < 1:
         raise UsageError(
@@ -208,17 +214,6 @@ def machine_of(actual: Actual, catalogue: Catalogue) -> int | Device | ClusterGr
                 f"no machine or accelerator is called {name!r}", hint=error.hint
             ) from error
         return device
-
-
-def _equal_devices(actual: Actual, catalogue: Catalogue, machines: Machines) -> tuple[Device, int]:
-    there, (row,), (count,) = place_of(actual, catalogue, machines)
-    at = int(there.device[row])
-    if at < 0:
-        raise UsageError(
-            f"the accelerator of {actual.instance_type} is unknown",
-            hint="give runs on known accelerators, or say which model it was: --model, --run",
-        )
-    return there.devices[at], int(count * there.per_node[row])
 
 
 _MOST_KEPT: Final = 10_000

@@ -16,7 +16,7 @@ from advisor.estimate.plan import way_on
 from advisor.estimate.unlike.places import network_waits, slowest_assumed
 from advisor.estimate.ways.model_parallel import stack_spaces
 from advisor.machines import Cluster, ClusterGroup
-from advisor.planners.core import Floats, Layout, PlanningError
+from advisor.planners.core import Layout, PlanningError
 from advisor.planners.layouts import SearchSpace
 
 Machines = list[ClusterGroup]
@@ -156,19 +156,6 @@ def notes_of(groups: Sequence[ClusterGroup]) -> tuple[str, ...]:
         f"{g.part.name}: no measured rate of large products is known, inferred from the datasheet"
         for g in groups
         if g.part.is_inferred
-    )
-
-
-def network_weights(machines: Sequence[ClusterGroup]) -> Floats:
-    """Return the bandwidth between each two machines, shape (n, n) [bytes/s]."""
-    rates = np.array([m.node.network.bytes_per_s for m in machines])
-    return np.asarray(np.minimum(rates[:, None], rates[None, :]))
-
-
-def slowest_networks(groups: Sequence[Sequence[ClusterGroup]]) -> Floats:
-    """Return the slowest network between each two groups, shape (groups, groups) [bytes/s]."""
-    return np.array(
-        [[min(m.node.network.bytes_per_s for m in (*a, *b)) for b in groups] for a in groups]
     )
 
 

@@ -91,12 +91,18 @@ def _by_units(case: OnGroups) -> Answer:
     if len({g.node.devices for g in case.groups}) > 1:
         raise PlanningError("its machines hold unlike numbers of devices")
     places = over_slowest_links(case)
-    found = [_best(p, case.nodes) for p in places]
+
+    def best(place: Place) -> TimeColumns:
+        return improved(place.case, plainly(place, case.nodes))
+
+    found = [best(p) for p in places]
     forms = dict.fromkeys(_form(one) for one in found if not one.status[0])
     if len(forms) > 1 or (forms and any(one.status[0] for one in found)):
         # Each kind would have another layout: the one whose slowest kind is fastest.
-        held = [[_best(_held_to(p, form), case.nodes) for p in places] for form in forms]
-        found = min(held, key=_slowest_s)
+        held = [[best(_held_to(p, form)) for p in places] for form in forms]
+        found = min(held, key=lambda kinds: max(
+            np.inf if one.status[0] else float(one.step_s[0]) for one in kinds
+        ))  # fmt: skip
     for place, one in zip(places, found, strict=True):
         if one.status[0]:
             why = unit_model(place.case).refusal(place.row, case.nodes)
@@ -139,15 +145,6 @@ def _held_to(place: Place, form: Form) -> Place:
         offloads=tuple(offload),
     )  # fmt: skip
     return replace(place, case=_asked_anew(place.case, space=space))
-
-
-def _slowest_s(found: Sequence[TimeColumns]) -> float:
-    """Return the step of the slowest kind; inf where the layout does not fit on all [s]."""
-    return max(np.inf if one.status[0] else float(one.step_s[0]) for one in found)
-
-
-def _best(place: Place, nodes: int) -> TimeColumns:
-    return improved(place.case, plainly(place, nodes))
 
 
 def plainly(place: Place, nodes: int) -> TimeColumns:

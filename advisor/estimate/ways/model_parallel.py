@@ -117,21 +117,19 @@ def model_parallel(case: StepCase, type_index: Integers, count: Integers) -> Tim
     for row in np.flatnonzero(columns.status == 0):
         on = on_machine(case, int(type_index[row]))
         key = (*machine_key(case, int(type_index[row])), int(count[row]))
-        if key not in case.seen:
-            case.seen[key] = search(case, on.problem, int(count[row]) * on.per_node)
-        _put(case, columns, int(row), on, case.seen[key])
+        devices = int(count[row]) * on.per_node
+        found = case.once(key, partial(search, case, on.problem, devices))
+        _put(case, columns, int(row), on, found)
     return columns
 
 
 def search(case: StepCase, problem: LayoutProblem, devices: int) -> Found:
     """Return the fastest layout on so many devices of a kind, or of the problem's kinds."""
     batch = case.job.global_batch
-    first, *others = stack_spaces(case.space, case.work.setup)
-    found = problem.search(devices, batch, within_links(first, problem))
-    for space in others:
+    for space in stack_spaces(case.space, case.work.setup):
+        found = problem.search(devices, batch, within_links(space, problem))
         if found.best is not None:
             break
-        found = problem.search(devices, batch, within_links(space, problem))
     return found
 
 
@@ -271,6 +269,9 @@ def _law_on(case: StepCase, device: Device) -> OnDevice:
     if case.own is not None:
         factor = factor + case.own.log_device(device)
     table = None if known else operator_table(work, timed, float(factor[0]))
+    # Whether nobody said by which degrees the model is split, and the stack has several.
+    widest = stack_spaces(case.space, work.setup)[-1]
+    is_open = case.space.is_part or None in (widest.tp, widest.pp, widest.cp)
     return OnDevice(
         part=known,
         precision=law[1] if law else _SENT_WIDE.get(work.precision, 0),
@@ -278,15 +279,9 @@ def _law_on(case: StepCase, device: Device) -> OnDevice:
         factor=float(np.exp(factor[0])) if known is not None else 1.0,
         log_sd=float(log_sd[0]),
         unnamed_log_sd=unnamed,
-        open_log_sd=open_sd if _leaves_split_open(case) else 0.0,
+        open_log_sd=open_sd if is_open else 0.0,
         is_extrapolating=known.is_inferred if known else bool(timed.is_extrapolating[0]),
     )
-
-
-def _leaves_split_open(case: StepCase) -> bool:
-    """Whether nobody said by which degrees the model is split, and the stack has several."""
-    widest = stack_spaces(case.space, case.work.setup)[-1]
-    return case.space.is_part or None in (widest.tp, widest.pp, widest.cp)
 
 
 def _law_log_sd(case: StepCase, generation: int, asked: Asked) -> float:
@@ -337,7 +332,8 @@ def _put(case: StepCase, columns: TimeColumns, row: int, on: OnMachine, found: F
     """Write what a search found into one row."""
     best = found.best
     if best is None:
-        columns.status[row] = CODE[_why(case, on, found)]
+        why = "excluded_by_layout" if case.space.fixed else "batch_does_not_divide"
+        columns.status[row] = CODE["does_not_fit_in_memory" if found.nearest else why]
         return
     kind, layout = int(columns.type_index[row]), best.layout
     samples = np.array([layout.global_batch / layout.devices])
@@ -365,12 +361,6 @@ def put_layout(
     return shares
 
 
-def _why(case: StepCase, on: OnMachine, found: Found) -> str:
-    if found.nearest is not None:
-        return "does_not_fit_in_memory"
-    return "excluded_by_layout" if case.space.fixed else "batch_does_not_divide"
-
-
 def layout_log_sd(
     case: StepCase, on: OnMachine, type_index: int, layout: Layout,
     shares: dict[Bottleneck, Floats],
@@ -381,20 +371,14 @@ def layout_log_sd(
         of_layout = max(of_layout, on.law.unnamed_log_sd, on.law.open_log_sd)
     device = case.fleet.devices[case.fleet.device[type_index]]
     of_weights = KERNELS[case.work.setup.base_bits].log_sd_on(device.architecture)
-    published = math.hypot(of_layout, _link_log_sd(case, on, shares), of_weights)
+    # The layout model was fitted on networks that bypass the kernel: its errors hold theirs.
+    of_links = float(shares["network"][0] * case.constants.scaling.log_sd_communication)
+    if on.is_rdma and on.problem.block_table is None:
+        of_links = 0.0
+    published = math.hypot(of_layout, of_links, of_weights)
     if case.own is None:
         return published
     return case.own.log_sd(on.problem, layout_columns(layout), device, published)
-
-
-def _link_log_sd(case: StepCase, on: OnMachine, shares: dict[Bottleneck, Floats]) -> float:
-    """Return what links add to the deviation of ln(step).
-
-    The layout model was fitted on networks that bypass the kernel, and its errors hold theirs.
-    """
-    if on.is_rdma and on.problem.block_table is None:
-        return 0.0
-    return float(shares["network"][0] * case.constants.scaling.log_sd_communication)
 
 
 def network_slope(problem: LayoutProblem, layout: Layout) -> float:

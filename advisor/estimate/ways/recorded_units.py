@@ -258,25 +258,23 @@ class UnitModel:
         vcpus, load_s = float(case.fleet.vcpus[row]), self._load_s(row)
         key = (*machine_key(case, row), vcpus, load_s, count, worth_s)
         if key not in self._found:
-            try:
-                self._found[key] = self._search(row, count, worth_s)
-            except PlanningError:
-                self._found[key] = None
+            found = self._searched(row, count, worth_s)
+            self._found[key] = found if isinstance(found, PlannedLayout) else None
         return self._found[key]
 
     def refusal(self, row: int, count: int) -> PlanningError | None:
         """Return why nothing fits on ``count`` machines of a type, None where something does."""
+        found = self._searched(row, count)
+        return found if isinstance(found, PlanningError) else None
+
+    def _searched(
+        self, row: int, count: int, worth_s: float = float("inf")
+    ) -> PlannedLayout | PlanningError:
+        space, batch = self.case.space, self.case.job.global_batch
         try:
-            self._search(row, count)
+            return search_units(self.problem(row), count, batch, space=space, worth_s=worth_s)
         except PlanningError as error:
             return error
-        return None
-
-    def _search(self, row: int, count: int, worth_s: float = float("inf")) -> PlannedLayout:
-        case = self.case
-        return search_units(
-            self.problem(row), count, case.job.global_batch, space=case.space, worth_s=worth_s
-        )
 
     def problem(self, row: int) -> UnitProblem:
         """Return the units to be laid out on machines of a type."""

@@ -22,14 +22,7 @@ import numpy as np
 
 from advisor.answer import Answer, Command
 from advisor.estimate.knowledge.laws import LayoutLaw, ReducedStep, Stage
-from advisor.estimate.unlike.groups import (
-    ALONE,
-    Machines,
-    OnGroups,
-    fullest,
-    network_weights,
-    slowest_networks,
-)
+from advisor.estimate.unlike.groups import ALONE, Machines, OnGroups, fullest
 from advisor.estimate.ways.even import over_slowest_links, plainly
 from advisor.estimate.ways.model_parallel import stack_spaces
 from advisor.estimate.ways.recorded_units import GAIN, could_gain
@@ -228,9 +221,10 @@ def partitions(case: OnGroups) -> list[list[Machines]]:
     """Return the machines in 2, 3, ... groups, cut along the slow links."""
     machines = case.machines()
     limit = min(_MOST_GROUPS, len(case.model.parts))
+    rates = np.array([m.node.network.bytes_per_s for m in machines])
     return [
         [[machines[i] for i in part] for part in parts]
-        for parts in split_partitions(network_weights(machines))[1:limit]
+        for parts in split_partitions(np.minimum(rates[:, None], rates[None, :]))[1:limit]
     ]
 
 
@@ -419,8 +413,8 @@ def _of_groups(case: OnGroups, parts: Sequence[Machines]) -> tuple[AsymmetricPla
     Offloading is looked at only where nothing fits without: its transfers are not counted.
     """
     groups = [_pipeline_group(case, part) for part in parts]
-    slowest = slowest_networks(parts)
-    order = order_groups(groups, slowest)
+    rates = np.array([min(m.node.network.bytes_per_s for m in part) for part in parts])
+    order = order_groups(groups, np.minimum(rates[:, None], rates[None, :]))
     ordered = [groups[i] for i in order]
     try:
         return _best_ministages(case, ordered, parts, may_offload=False), order
