@@ -383,7 +383,7 @@ def _record(
 # A transformer's in its layout calibrates the layout model for every transformer
 # (``jobs.runs``). A recorded job's is one of its real runs (``jobs.runs``): with three
 # of them on several numbers of devices, its own law of scaling times it on such machines
-# (``estimate.case``).
+# (``estimate.knowledge.own_runs``).
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

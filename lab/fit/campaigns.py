@@ -550,10 +550,13 @@ def fitted(given: Path | None, day: str) -> FittedFolder:
     law, laws = fit(rows), dict(sorted(folds(rows).items()))
     written = {
         "schema_version": SCHEMA_VERSION,
-        **rounded({
-            "version": day, "law": to_record(law),
-            "folds": {name: to_record(one) for name, one in laws.items()},
-        }),
+        **rounded(
+            {
+                "version": day,
+                "law": to_record(law),
+                "folds": {name: to_record(one) for name, one in laws.items()},
+            }
+        ),
         "fitted_on": {"runs": len(rows), "left_out": left_out},
     }
     return FittedFolder(
