@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from advisor.errors import UsageError
 from advisor.estimate.predictor import Predictor
-from advisor.jobs import journal
+from advisor.jobs import runs as journal
 from advisor.jobs.job import Job
-from advisor.jobs.journal import FILE_NAME
-from advisor.jobs.runs import Actual, append_actual, read_actuals, unread_lines
+from advisor.jobs.runs import FILE_NAME, Actual, append_actual, read_actuals, unread_lines
 
 
 def actual(step_s: float = 0.5, run: str = "resnet50", name: str = "g5.xlarge") -> Actual:

@@ -12,8 +12,9 @@ import pandas as pd
 import pytest
 
 from advisor.errors import ModelError, UsageError
-from advisor.estimate.case import MeasuredLayout, constants, own_layouts
+from advisor.estimate.case import constants
 from advisor.estimate.knowledge.known import job_from_runs, measured_runs
+from advisor.estimate.knowledge.own_runs import MeasuredLayout, own_layouts
 from advisor.estimate.predictor import Predictor
 from advisor.estimate.time_columns import STATUSES
 from advisor.estimate.ways.model_parallel import OnMachine, on_machine

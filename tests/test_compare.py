@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from advisor.answer import Estimate
 from advisor.cli.program import app
 from advisor.estimate.predictor import Predictor
-from advisor.jobs import journal
+from advisor.jobs import runs as journal
 from advisor.jobs.job import Job
 from advisor.jobs.runs import Actual, read_actuals
 from advisor.train import feedback

@@ -15,6 +15,7 @@ from advisor.estimate.completion import (
     CHECKPOINTS_KEPT,
     Completion,
     Rent,
+    SideCosts,
     checkpoint_s,
     on_demand,
     on_recorded_machine,
@@ -69,8 +70,7 @@ def job(make_job: MakeJob) -> Job:
 
 def hours(done: Completion) -> dict[str, np.ndarray]:
     """Return the parts of the time by name, one row a cluster [h]."""
-    by_row = [done.ledger.hours(row) for row in range(3)]
-    return {name: np.array([one[name] for one in by_row]) for name in by_row[0]}
+    return {name: part / 3600 for name, part in done.parts_s.items()}
 
 
 def done_by(way: str, job: Job) -> Completion:
@@ -250,7 +250,7 @@ def test_a_restart_is_noticed_started_and_brings_its_data_in() -> None:
 def test_a_machine_stores_its_data_and_two_checkpoints_by_the_month(job: Job) -> None:
     """Prices of a plain volume and of traffic as the catalogue lists them, each in its region."""
     catalogue = Catalogue.load(with_overrides=False)
-    prices = side_prices(catalogue)
+    provider, storage, egress = prices = side_prices(catalogue)
     names = np.unique(np.asarray(catalogue.types.provider)).tolist()
     regions = list(catalogue.prices.regions)
     seen = 0
@@ -259,26 +259,27 @@ def test_a_machine_stores_its_data_and_two_checkpoints_by_the_month(job: Job) ->
             continue
         at = names.index(one.provider), regions.index(one.region)
         if one.item in ("block storage gp3", "block storage balanced"):
-            assert prices.storage_usd_per_gib_h[at] * 730 == pytest.approx(one.price_usd)
+            assert storage[at] * 730 == pytest.approx(one.price_usd)
             seen += 1
         elif one.item.startswith("internet egress") and one.tier in (
             "up to 10 TiB/month", "0-1 TiB/month",
         ):  # fmt: skip
-            assert prices.egress_usd_per_gib[at] == pytest.approx(one.price_usd)
+            assert egress[at] == pytest.approx(one.price_usd)
             seen += 1
     assert seen > 10
     moved = replace(job, transfers=Transfers(data_bytes=50 * GIB, result_bytes=3 * GIB))
     offers = catalogue.select()
-    costs = prices.costs(moved, offers)
-    place = prices.provider[offers.type_index], offers.region_index
+    costs = SideCosts.of(moved, catalogue.types, offers, prices)
+    place = provider[offers.type_index], offers.region_index
     kept_gib = 50 + CHECKPOINTS_KEPT * job.state_bytes / GIB
-    stored = kept_gib * prices.storage_usd_per_gib_h[place]
+    stored = kept_gib * storage[place]
     assert np.array_equal(np.isnan(costs.storage_usd_per_h), np.isnan(stored))
     assert np.nanmax(np.abs(costs.storage_usd_per_h - stored)) == pytest.approx(0.0, abs=1e-12)
-    out = 3 * prices.egress_usd_per_gib[place]
+    out = 3 * egress[place]
     assert np.nanmax(np.abs(costs.egress_usd - out)) == pytest.approx(0.0, abs=1e-12)
     rented = replace(costs, shortest_bill_h=np.array([0.1, 1.0]), bill_step_h=np.array([0.5, 0.0]))
     together = rented.rent(1.0, (0, 1), (1, 1)).billing
     assert together == (1.0, 0.5)  # together they cost what the stricter one asks
     nothing = replace(job, transfers=Transfers(result_bytes=0.0))
-    assert not prices.costs(nothing, offers).egress_usd.any()  # even where no price is known
+    free = SideCosts.of(nothing, catalogue.types, offers, prices)
+    assert not free.egress_usd.any()  # even where no price is known

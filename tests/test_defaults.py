@@ -33,21 +33,21 @@ def _decoder(layers: int, hidden: int, sequence: int = 2048) -> Transformer:
     ],
 )
 def test_decoders_take_the_tokens_of_models_of_their_size(model: Transformer, tokens: int) -> None:
-    found = default_batch(model, TrainingSetup())
-    assert tokens / 2 < found.value * model.sequence <= tokens
-    assert found.value & (found.value - 1) == 0
-    assert f"{found.value:,} samples a step" in found.note
+    samples, why = default_batch(model, TrainingSetup())
+    assert tokens / 2 < samples * model.sequence <= tokens
+    assert samples & (samples - 1) == 0
+    assert f"about {tokens / 2**20:g} M tokens" in why
 
 
 def test_no_default_batch_is_empty_however_long_the_sample() -> None:
     model = _decoder(2, 256, sequence=10_000_000)
-    assert default_batch(model, TrainingSetup()).value == 1
+    assert default_batch(model, TrainingSetup())[0] == 1
 
 
 def test_adapters_are_trained_with_small_batches() -> None:
     model = _decoder(32, 4096)
-    assert default_batch(model, TrainingSetup(adapter_rank=8)).value == 128
-    assert default_batch(model, TrainingSetup(frozen_fraction=0.5)).value == 128
+    assert default_batch(model, TrainingSetup(adapter_rank=8))[0] == 128
+    assert default_batch(model, TrainingSetup(frozen_fraction=0.5))[0] == 128
 
 
 def test_other_models_take_the_batches_of_their_papers() -> None:
@@ -55,7 +55,7 @@ def test_other_models_take_the_batches_of_their_papers() -> None:
     bert = Transformer(
         layers=12, hidden=768, heads=12, sequence=512, vocabulary=30522, is_causal=False
     )
-    taken = [default_batch(model, TrainingSetup()).value for model in (resnet, bert)]
+    taken = [default_batch(model, TrainingSetup())[0] for model in (resnet, bert)]
     assert taken == [256, 256]
 
 

@@ -16,8 +16,7 @@ from advisor.cli.program import app
 from advisor.errors import RunError, UsageError
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
-from advisor.jobs.journal import FILE_NAME
-from advisor.jobs.runs import read_actuals
+from advisor.jobs.runs import FILE_NAME, read_actuals
 from advisor.rank.ranking import recommend
 from advisor.records.files import to_line
 from advisor.records.profiled import left_aside

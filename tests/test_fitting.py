@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.catalogue import Catalogue
+from advisor.estimate.answer import reasons
 from advisor.estimate.predictor import Predictor
 from advisor.estimate.ways.data_parallel import data_parallel, in_equal_parts
-from advisor.estimate.words import reasons
 from advisor.jobs.describe import described_job, model_work
 from advisor.jobs.job import Job
 from advisor.planners.core.nouns import Layout

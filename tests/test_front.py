@@ -109,7 +109,7 @@ def completed(finish: list[list[float]], late: list[float], billed: float = 2.0)
         finish_h=hours, billed_h=hours * [1.0, 1.0, billed], overhead_fraction=none,
         checkpoint_interval_s=none, is_negligible=none > 0,
         way=none.astype(int), spot_h=none, on_demand_h=none, rented_h=none,
-        late_fraction=np.array(late), ledger=none,
+        late_fraction=np.array(late), parts_s={},
     )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from launch_cases import CASES, DENSE, MODELS, SETUPS, odd_layouts, random_layouts
 
 from advisor.estimate.launch.frameworks import command, framework_of, runnable
-from advisor.estimate.launch.modules import listed
+from advisor.estimate.launch.recorded_script import listed
 from advisor.planners.core.arrays import RECOMPUTES, shapes_of
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.nouns import Layout

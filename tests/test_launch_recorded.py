@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from advisor.collectors.format.why_cpu import Told
-from advisor.estimate.launch.modules import tensor_parallel_plan
 from advisor.estimate.launch.recorded_script import (
     Script,
     command,
     framework_of,
     parallel_file,
     runnable,
+    tensor_parallel_plan,
 )
 from advisor.planners.core.nouns import Layout
 

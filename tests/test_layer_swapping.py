@@ -7,14 +7,15 @@ from functools import cache
 import pytest
 from recorded_models import transformer as recorded_transformer
 
+from advisor.answer import Answer
+from advisor.ask import LayoutRequest
 from advisor.catalogue import Catalogue
 from advisor.errors import UsageError
 from advisor.estimate.knowledge.laws import model_on
-from advisor.estimate.plan import Choice
-from advisor.estimate.predictor import Physics
+from advisor.estimate.predictor import Predictor
 from advisor.estimate.unlike.groups import OnGroups
 from advisor.estimate.ways.stages import pipeline_over_groups
-from advisor.estimate.ways.swapping import NAME, is_compared, layer_swapping, or_swap
+from advisor.estimate.ways.swapping import LAYER_SWAPPING, NAME
 from advisor.jobs.describe import described_job
 from advisor.jobs.job import Job
 from advisor.machines.cluster import parse_cluster
@@ -32,8 +33,8 @@ def catalogue() -> Catalogue:
 
 
 @cache
-def physics() -> Physics:
-    return Physics(catalogue())
+def physics() -> Predictor:
+    return Predictor(catalogue(), learned=None)
 
 
 def case(cluster: str, model: Transformer | Job = SMALL, batch: int = 64) -> OnGroups:
@@ -43,13 +44,15 @@ def case(cluster: str, model: Transformer | Job = SMALL, batch: int = 64) -> OnG
         job = described_job(work, name="described", global_batch=batch)
     machines = parse_cluster(cluster, catalogue())
     return OnGroups(
-        model=model_on(physics().case(job), catalogue(), machines),
-        cluster=machines,
-        global_batch=batch,
+        model=model_on(physics().case(job), machines), cluster=machines, global_batch=batch
     )
 
 
-def number(choice: Choice, name: str) -> float:
+def layer_swapping(on: OnGroups, *, average_every: int | None = None) -> Answer:
+    return LAYER_SWAPPING.choice(on, LayoutRequest(average_every=average_every))
+
+
+def number(choice: Answer, name: str) -> float:
     value = choice.details[name]
     assert isinstance(value, int | float)
     return float(value)
@@ -140,12 +143,12 @@ def test_a_recorded_model_swaps_its_units() -> None:
 
 def test_swapping_is_compared_on_consumer_cards_or_where_asked_for() -> None:
     geforce, servers = case("4x1xRTX-3090@1Gbps").cluster, case("8xA100-80GB@200Gbps").cluster
-    assert is_compared(geforce, None)
-    assert not is_compared(geforce, False)
-    assert not is_compared(servers, None)
-    assert is_compared(servers, True)
+    for cluster, swap, is_shown in (
+        (geforce, None, True), (geforce, False, False), (servers, None, False),
+        (servers, True, True),
+    ):  # fmt: skip
+        assert LAYER_SWAPPING.stands_beside(cluster, LayoutRequest(swap=swap)) == is_shown
     refused = PlanningError("nothing fits", hint="more memory", exit_code=3)
-    assert or_swap(refused, []) is refused
     found = layer_swapping(case("4x1xRTX-3090@1Gbps"))
     assert found.name == NAME
-    assert "swapping its layers" in (or_swap(refused, [found]).hint or "")
+    assert "swapping its layers" in (LAYER_SWAPPING.instead(refused, found).hint or "")

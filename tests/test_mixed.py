@@ -298,7 +298,7 @@ def test_bounds_are_below_what_plan_answers(make_job: MakeJob, kind: str) -> Non
         cluster = parse_cluster(
             " + ".join(f"{n}x {t}" for t, n in machines.items()), predictor().catalogue
         )
-        model = model_on(case, predictor().catalogue, cluster)
+        model = model_on(case, cluster)
         choice = best_released(model, cluster, global_batch=job.global_batch)
         if choice is None:
             continue

@@ -243,7 +243,7 @@ def test_answers_that_are_no_numbers_are_refused(
 
 
 CONSTANTS: dict[str, tuple[str, Callable[[Path], object]]] = {
-    "campaign": ("parameters.json", completion.load),
+    "campaign": ("parameters.json", completion.campaign_law),
     "device_model": ("parameters.json", devices.device_parameters),
     "layout_model": ("parameters.json", layout_model.load),
     "memory": ("parameters.json", lambda path: case.memory(path.parent)),

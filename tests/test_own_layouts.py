@@ -15,15 +15,20 @@ from hypothesis.extra import numpy as arrays
 from typer.testing import CliRunner
 
 from advisor import api, data
+from advisor.answer import Answer
 from advisor.cli.program import app
 from advisor.errors import UsageError
 from advisor.estimate.knowledge.known import find_job
 from advisor.estimate.knowledge.layout_model import load
-from advisor.estimate.plan import Choice
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
-from advisor.jobs.journal import FILE_NAME
-from advisor.jobs.runs import LayoutRun, append_layout_run, read_layout_runs, unread_layout_runs
+from advisor.jobs.runs import (
+    FILE_NAME,
+    LayoutRun,
+    append_layout_run,
+    read_layout_runs,
+    unread_lines,
+)
 from advisor.lab.fit.layouts import read_all
 from advisor.lab.score.layouts import SEEDS, after_runs
 from advisor.machines.cluster import read_cluster
@@ -189,7 +194,7 @@ def test_plan_and_recommend_answer_by_the_users_runs(predictor: Predictor) -> No
     job = described(total_steps=1000)
     cluster = read_cluster(CLUSTER, predictor.catalogue)
 
-    def best(asked: Job) -> Choice:
+    def best(asked: Job) -> Answer:
         return plan(PlanQuestion(job=asked, cluster=cluster, predictor=predictor)).best
 
     bare = best(job).step_time_s
@@ -294,7 +299,7 @@ def test_what_is_appended_is_read_back_and_a_broken_line_costs_no_other(
         with (root / FILE_NAME).open("a") as file:
             file.write(bad + "\n")
     assert read_layout_runs(root) == tuple(measured(s, offloaded) for s in times)
-    told = unread_layout_runs(root)
+    told = unread_lines(root, of_layouts=True)
     assert len(told) == (len(times) if bad.strip() else 0)
     assert all(line.isprintable() for line in told)
 

@@ -203,7 +203,7 @@ def test_groups_that_differ_only_in_the_card_keep_their_own_times() -> None:
 
     def model_of(cluster: str) -> ModelOn:
         groups = parse_cluster(cluster, catalogue())
-        return model_on(predictor().case(job), catalogue(), groups)
+        return model_on(predictor().case(job), groups)
 
     both = model_of("2x1xL4@25Gbps, 2x1xA10@25Gbps")
     for group in both.groups:

@@ -20,8 +20,7 @@ from advisor.estimate.estimate import estimate_on_type
 from advisor.estimate.predictor import Predictor
 from advisor.estimate.spot import elastic_workers
 from advisor.estimate.time_columns import CODE, STATUSES, TimeColumns, way_name
-from advisor.estimate.ways.model_parallel import nothing
-from advisor.estimate.ways.swapping import NAME, SWAPPING, could_swap, least_swap_s, with_swapping
+from advisor.estimate.ways.swapping import LAYER_SWAPPING, NAME, SWAPPING
 from advisor.jobs.describe import described_job
 from advisor.jobs.job import Job
 from advisor.machines.cluster import parse_cluster
@@ -72,9 +71,9 @@ def only_swapping(job: Job, space: SearchSpace, step: int = 11) -> TimeColumns:
     """Return many rows of accelerators as if no other way could train the job."""
     case, fleet = predictor().case(job, space=space), predictor().fleet
     types = np.flatnonzero(fleet.is_accelerated & fleet.is_supported & (fleet.device >= 0))[::step]
-    none = nothing(case, np.repeat(types, 3), np.tile([1, 4, 16], len(types)))
+    none = case.no_times(0, np.repeat(types, 3), np.tile([1, 4, 16], len(types)))
     none.status[none.status == 0] = CODE["does_not_fit_in_memory"]
-    return with_swapping(case, none)
+    return LAYER_SWAPPING.columns(case, none)
 
 
 @pytest.mark.parametrize("kind", ["described", "recorded"])
@@ -95,9 +94,9 @@ def test_plan_and_the_columns_take_the_same_step(
         choice = next(c for c in answer.choices if c.name == NAME)
         case = known.case(job, space=space)
         at = rows(name, count)
-        none = nothing(case, *at)
+        none = case.no_times(0, *at)
         none.status[:] = CODE["does_not_fit_in_memory"]
-        found = with_swapping(case, none)
+        found = LAYER_SWAPPING.columns(case, none)
         assert found.way[0] == SWAPPING
         assert choice.step_time_s.value == pytest.approx(found.step_s[0], rel=1e-9)
         assert choice.memory_gib * GIB == pytest.approx(found.memory_bytes[0])
@@ -162,14 +161,14 @@ def test_no_step_of_swapping_peers_is_below_its_bound(kind: str, make_job: MakeJ
     job = job_of(kind, make_job)
     found = only_swapping(job, SWAPS, step=17)
     case = predictor().case(job, space=SWAPS)
-    bound = least_swap_s(case, found.type_index, found.count)
+    bound = LAYER_SWAPPING.bound(case, found.type_index, found.count)
     done = found.way == SWAPPING
     assert np.all(bound[done] <= found.step_s[done])
     # Tight where host memory loads faster than the GPU computes, so that rows are left unsearched.
     assert np.any(bound[done] > 0.9 * found.step_s[done])
     slower = replace(found, step_s=np.where(done, found.step_s * 1.001, np.nan))
-    assert np.all(could_swap(case, slower)[done])
-    assert not could_swap(case, replace(found, step_s=0.5 * bound))[done].any()
+    assert np.all(LAYER_SWAPPING.could_win(case, slower)[done])
+    assert not LAYER_SWAPPING.could_win(case, replace(found, step_s=0.5 * bound))[done].any()
 
 
 @pytest.mark.parametrize("fixed", [

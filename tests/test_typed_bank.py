@@ -174,8 +174,8 @@ def test_lines_of_a_fitted_table_are_answered_by_constants_without_it() -> None:
             assert Predictor().constants.layout.parameters == shipped.layout.folds[table]
         assert not [e for e in unseen.constants.layout.errors if e.table == table]
     assert typed.without("layouts/torchtitan").constants.memory != shipped.memory
-    whole = typed.without("campaigns/TinyLlama").campaigns
-    assert whole.law == whole.folds["TinyLlama"]
+    law = typed.without("campaigns/TinyLlama").campaigns
+    assert law == typed.campaign_folds()["TinyLlama"]
     assert Predictor().constants is shipped
     assert typed.without("threads").constants is shipped
 
@@ -184,7 +184,7 @@ def test_every_group_of_a_fitted_table_has_a_fold() -> None:
     rows = usable(read_all(data.root("datasets")))
     fitted = {*rows.table, *rows.model}
     folds = set(Predictor().constants.layout.folds)
-    laws = set(typed.without("threads").campaigns.folds)
+    laws = set(typed.campaign_folds())
     for group in {line.group for line in LINES}:
         family, _, name = group.partition("/")
         if table := typed.table_of(group):

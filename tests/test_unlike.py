@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from recorded_models import convolutions, transformer
 
+from advisor.answer import Answer
 from advisor.catalogue import Catalogue
 from advisor.estimate.knowledge.laws import ModelOn, model_on, unit_table, with_layers
-from advisor.estimate.plan import Choice
 from advisor.estimate.predictor import Predictor
 from advisor.estimate.unlike.groups import OnGroups
 from advisor.estimate.unlike.ways import WAYS, UnlikeWay, unlike_choices
@@ -56,10 +56,10 @@ def job_of(make_job: MakeJob, work: Work, batch: int = 64) -> Job:
 
 
 def on(job: Job, cluster: Cluster) -> ModelOn:
-    return model_on(predictor().case(job), predictor().catalogue, cluster)
+    return model_on(predictor().case(job), cluster)
 
 
-def chosen(job: Job, cluster: Cluster) -> dict[str, Choice]:
+def chosen(job: Job, cluster: Cluster) -> dict[str, Answer]:
     found, _ = unlike_choices(on(job, cluster), cluster, global_batch=job.global_batch)
     return {c.name: c for c in found}
 
@@ -200,9 +200,9 @@ def test_shards_of_all_workers_are_the_whole_state(
     """ZeRO 1 divides the optimizer's state, 2 the gradients too, and nothing is lost."""
     cluster = parse_cluster(MIXED[0], predictor().catalogue)
     model = on(job_of(make_job, make()), cluster)
-    whole = float(model.state_bytes(1).sum())
-    buckets = float((model.state_bytes(8) - model.state_bytes(1)).sum())
-    one, two = (float(model.state_bytes(8, z).sum()) for z in (1, 2))
+    whole = float(model.law.state_bytes(1).sum())
+    buckets = float((model.law.state_bytes(8) - model.law.state_bytes(1)).sum())
+    one, two = (float(model.law.state_bytes(8, z).sum()) for z in (1, 2))
     assert whole + buckets > one > two
     optimizer = (whole + buckets - one) * 8 / 7
     gradients = (one - buckets - two) * 8 / 7
@@ -219,7 +219,7 @@ def test_what_fits_only_in_shards_is_sharded(make_job: MakeJob) -> None:
 
 
 def test_a_new_way_is_a_function_and_a_name(make_job: MakeJob) -> None:
-    def never(case: OnGroups) -> Choice:
+    def never(case: OnGroups) -> Answer:
         raise PlanningError(f"not on {len(case.groups)} groups", hint="ask for another")
 
     cluster = parse_cluster(MIXED[0], predictor().catalogue)

@@ -37,9 +37,9 @@ from .knowledge.learned import OWN_RUNS as OWN_RUNS
 from .knowledge.learned import Learned as Learned
 from .knowledge.learned import direct_cost as direct_cost
 from .knowledge.step_facts import facts_of as facts_of
-from .launch.commands import commands as commands
 from .launch.frameworks import DATA_PARALLEL as DATA_PARALLEL
 from .launch.frameworks import NAMES as NAMES
+from .launch.frameworks import commands as commands
 from .launch.launcher import torchrun as torchrun
 from .launch.launcher import variables_of as variables_of
 from .launch.launcher import with_variables as with_variables
@@ -48,7 +48,6 @@ from .launch.recorded_script import DEEPSPEED_LINES as DEEPSPEED_LINES
 from .launch.recorded_script import script_words as script_words
 from .launch.trainer import deepspeed_config as deepspeed_config
 from .launch.trainer import fsdp_config as fsdp_config
-from .plan import Choice as Choice
 from .plan import GivenMachines as GivenMachines
 from .plan import Objective as Objective
 from .plan import Plan as Plan

@@ -1,4 +1,7 @@
-"""One row of the columns as an object that is shown, with the reasons in words."""
+"""One row of the columns as an object that is shown, with the reasons for it in words.
+
+Among them are those for its layout: what simpler ones would take, or that they do not fit.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
+
+import numpy as np
 
 from advisor.answer import (
     Bill,
@@ -21,12 +26,13 @@ from advisor.answer import (
 )
 from advisor.catalogue import Catalogue, Offers, Pricing
 from advisor.collectors.errors import counted
+from advisor.estimate.case import StepCase, host_core_speed, is_laid_out_by_shape
 from advisor.estimate.completion import PAID_ON_DEMAND, Completion, SideCosts
-from advisor.estimate.time_columns import TimeColumns, way_name
-from advisor.estimate.ways.data_parallel import memory_there
-from advisor.estimate.words import assumed_network
+from advisor.estimate.time_columns import CODE, TimeColumns, way_name
+from advisor.estimate.ways.data_parallel import data_parallel, memory_there
+from advisor.estimate.ways.model_parallel import OnMachine, on_machine, space_on
 from advisor.jobs import Job, transformer_units
-from advisor.planners.core import GIB, Device
+from advisor.planners.core import GIB, Device, Layout
 from advisor.planners.goodput import NEGLIGIBLE_FRACTION
 from advisor.planners.spot import BANDS
 from advisor.planners.step import vcpus_needed
@@ -49,9 +55,9 @@ _WORTH_SAYING: Final = 0.05
 
 def candidate(
     job: Job, catalogue: Catalogue, columns: TimeColumns, completion: Completion,
-    offers: Offers, *, offer_row: int, column: int, completion_row: int,
-    side: SideCosts, steady: Completion | None, host_core_speed: float | None, coverage: float,
-    why: tuple[str, ...] = (), rank: int = 1, device: Device | None = None,
+    offers: Offers, side: SideCosts, *, offer_row: int, column: int, completion_row: int,
+    steady: Completion | None, coverage: float, why: tuple[str, ...], rank: int = 1,
+    device: Device | None,
 ) -> Candidate:  # fmt: skip
     """Make the candidate of one offer, one row of the time columns and one of the completions.
 
@@ -71,11 +77,16 @@ def candidate(
         rent = steady_rent  # what its billed hours are counted in
     time_h = completion.time_h(completion_row, coverage)
     cost = completion.cost_usd(completion_row, rent, coverage)
-    alike: tuple[Estimate | None, Estimate | None] = (None, None)
+    alike: dict[str, Any] = {}
     if steady is not None and offer.pricing == "spot" and each is not None:
-        alike = steady.time_h(column, coverage), steady.cost_usd(column, steady_rent, coverage)
+        alike = {
+            "on_demand_time_h": steady.time_h(column, coverage),
+            "on_demand_cost_usd": steady.cost_usd(column, steady_rent, coverage),
+        }
     breakdown = completion.breakdown(completion_row, rent)
     speed = float(catalogue.types.core_speed[int(columns.type_index[column])])
+    is_learned = columns.is_learned is not None and bool(columns.is_learned[column])
+    late = float(completion.late_fraction[completion_row])
     units = transformer_units(
         job, step.value, row["devices"], device,
         hours=float(completion.spot_h[completion_row] + completion.on_demand_h[completion_row]),
@@ -90,22 +101,21 @@ def candidate(
             waits(shares),
             *units_words(to_record(units)),
             *network_words(columns, column),
-            *_learned(columns, column),
+            *(("corrected by measured runs of similar size",) if is_learned else ()),
             *why,
-            *_feeding(job, offer, shares, step.value, (host_core_speed, speed)),
+            *_feeding(job, offer, shares, step.value, speed),
             *interruptions(completion, completion_row, count),
             *whole_run(completion, completion_row),
-            *_on_demand(*alike),
+            *_on_demand(**alike),
             *beside_steps(breakdown, time_h.value, cost.value),
         ),
         breakdown=breakdown,
         surplus_usd_per_h=rent.surplus_usd_per_h,
-        is_learned=_is_learned(columns, column),
+        is_learned=is_learned,
         is_network_assumed=columns.assumed_network(column) is not None,
-        on_demand_time_h=alike[0],
-        on_demand_cost_usd=alike[1],
+        **alike,
         completion=completion.way_of(completion_row),
-        late_probability=_late(completion, completion_row),
+        late_probability=None if math.isnan(late) else late,
         bills=bills,
         units=units,
     )
@@ -125,7 +135,7 @@ def row_answer(
         "layout": columns.layout(row),
         "way": way_name(int(columns.way[row])),
         "step_time_s": step,
-        "throughput_samples_per_s": throughput(job, step),
+        "throughput_samples_per_s": throughput(job.global_batch, step),
         "memory_gib": float(columns.memory_bytes[row]) / GIB,
         **({} if device is None else memory_there(device, is_program=job.work is None)),
         "shares": shares,
@@ -154,14 +164,12 @@ def _bills(
     )
 
 
-def throughput(job: Job, step: Estimate) -> Estimate:
+def throughput(samples: int, step: Estimate) -> Estimate:
     """Return the samples per second of a step time, its bounds turned round."""
     return Estimate(
-        value=job.global_batch / step.value,
-        low=job.global_batch / step.high,
-        high=job.global_batch / step.low,
+        value=samples / step.value, low=samples / step.high, high=samples / step.low,
         coverage=step.coverage,
-    )
+    )  # fmt: skip
 
 
 def offer_of(catalogue: Catalogue, offers: Offers, row: int) -> Offer:
@@ -220,26 +228,14 @@ def waits(shares: Mapping[str, float]) -> str:
     )
 
 
-def _is_learned(columns: TimeColumns, column: int) -> bool:
-    return columns.is_learned is not None and bool(columns.is_learned[column])
-
-
 def network_words(columns: TimeColumns, column: int) -> tuple[str, ...]:
     """Say on which assumed network a row rests, where it does."""
     assumed = columns.assumed_network(column)
     return () if assumed is None else (assumed_network(*assumed),)
 
 
-def _learned(columns: TimeColumns, column: int) -> tuple[str, ...]:
-    return ("corrected by measured runs of similar size",) if _is_learned(columns, column) else ()
-
-
 def _feeding(
-    job: Job,
-    offer: Offer,
-    shares: Mapping[str, float],
-    step_s: float,
-    speeds: tuple[float | None, float],
+    job: Job, offer: Offer, shares: Mapping[str, float], step_s: float, core_speed: float
 ) -> tuple[str, ...]:
     """Where the job waits for data: how many virtual CPUs would feed it, or that none would."""
     if shares["input"] < _WORTH_SAYING:
@@ -253,9 +249,8 @@ def _feeding(
         )
     if computes_s is None:
         return ()
-    host_core_speed, core_speed = speeds
     fed = job.global_batch / (step_s * max(1.0 - shares["input"], 1e-9))
-    needed = float(vcpus_needed(fed, computes_s, host_core_speed, core_speed))
+    needed = float(vcpus_needed(fed, computes_s, host_core_speed(job), core_speed))
     if job.feed.workers == 0:
         return (
             f"{percent_text(shares['input'])} of the step loads data in the training loop; "
@@ -277,21 +272,16 @@ def interruptions(completion: Completion, row: int, count: int) -> tuple[str, ..
     way = completion.way_of(row)
     if way == "spot":
         return (f"spot: {finish}, including waits for machines, with {every}",)
-    if way == "spot-with-fallback":
+    if way in PAID_ON_DEMAND:
         spot, on_demand = float(completion.spot_h[row]), float(completion.on_demand_h[row])
-        return (
-            f"spot with fallback: on spot machines {percent_text(spot / (spot + on_demand))} "
-            "of the time, "
-            f"on demand when no spot machine is available; {finish}, with {every}",
-        )
-    if way == "spot-by-deadline":
-        spot, on_demand = float(completion.spot_h[row]), float(completion.on_demand_h[row])
-        return (
-            f"by the deadline: on spot machines {percent_text(spot / (spot + on_demand))} of "
-            "the rented "
-            "time, on demand or waiting where the plan of `advisor simulate spot --deadline` "
-            f"says so; {finish}, with {every}",
-        )
+        on_spot = f"on spot machines {percent_text(spot / (spot + on_demand))} of the"
+        said = f"spot with fallback: {on_spot} time, on demand when no spot machine is available"
+        if way == "spot-by-deadline":
+            said = (
+                f"by the deadline: {on_spot} rented time, on demand or waiting where the plan of "
+                "`advisor simulate spot --deadline` says so"
+            )
+        return (f"{said}; {finish}, with {every}",)
     if way == "elastic-spot":
         mean = count * float(completion.spot_h[row] / completion.rented_h[row])
         return (
@@ -303,16 +293,11 @@ def interruptions(completion: Completion, row: int, count: int) -> tuple[str, ..
     return (f"failures and a checkpoint every {interval} add {percent_text(overhead)}",)
 
 
-def _late(completion: Completion, row: int) -> float | None:
-    late = float(completion.late_fraction[row])
-    return None if math.isnan(late) else late
-
-
 def whole_run(completion: Completion, row: int) -> tuple[str, ...]:
     """Say what a whole run of this size adds, where it is worth a word."""
-    ledger = completion.ledger
-    stalls_s = float(ledger.whole_run_s[row])
-    added = stalls_s / (float(ledger.total_s[row] - ledger.before_s[row]) - stalls_s)
+    stalls_s = float(completion.parts_s["whole_run"][row])
+    total_s = sum(float(part[row]) for part in completion.parts_s.values())
+    added = stalls_s / (total_s - float(completion.before_s[row]) - stalls_s)
     if not added >= NEGLIGIBLE_FRACTION:
         return ()
     return (
@@ -327,33 +312,22 @@ def on_demand_price(offers: Offers, row: int) -> float | None:
     return None if math.isnan(price) else price
 
 
-def _on_demand(time_h: Estimate | None, cost_usd: Estimate | None) -> tuple[str, ...]:
+def _on_demand(**alike: Estimate) -> tuple[str, ...]:
     """Set what the same machines take on demand beside a spot candidate."""
-    if time_h is None or cost_usd is None:
+    if not alike:
         return ()
-    cost, cost_bounds = usd_interval(cost_usd.to_record())
-    time, time_bounds = hours_interval(time_h.to_record())
+    cost, cost_bounds = usd_interval(alike["on_demand_cost_usd"].to_record())
+    time, time_bounds = hours_interval(alike["on_demand_time_h"].to_record())
     return (f"on demand: {cost} ({cost_bounds}) in {time} ({time_bounds})",)
 
 
 def beside_steps(parts: Mapping[str, Part], time_h: float, cost_usd: float) -> tuple[str, ...]:
     """Name what is neither steps nor interruptions where it takes a share worth a word."""
-    times = {name: parts[key].time_h / time_h for key, name in _TIMES}
-    costs = {name: (parts[key].cost_usd or 0.0) / cost_usd for key, name in _COSTS}
-    said = [
-        f"{name} {percent_text(share)} of the time"
-        for name, share in times.items()
-        if share >= 0.01
-    ]
-    said += [
-        f"{name} {percent_text(share)} of the cost"
-        for name, share in costs.items()
-        if share >= 0.01
-    ]
+    shares = [(parts[key].time_h / time_h, f"{name} {{}} of the time") for key, name in _TIMES]
+    for key, name in _COSTS:
+        shares.append(((parts[key].cost_usd or 0.0) / cost_usd, f"{name} {{}} of the cost"))
+    said = [words.format(percent_text(share)) for share, words in shares if share >= 0.01]
     return ("other than training steps: " + ", ".join(said),) if said else ()
-
-
-# What is answered beside candidates: explanations in rows.
 
 
 def explanation(found: Predictions, effects: Sequence[Mapping[str, float]]) -> Explanation:
@@ -376,3 +350,119 @@ def explanation(found: Predictions, effects: Sequence[Mapping[str, float]]) -> E
             **next(told),
         })  # fmt: skip
     return Explanation(tuple(rows))
+
+
+_DATA_PARALLEL: Final[dict[str, Any]] = {"tp": 1, "pp": 1, "cp": 1, "ep": 1}
+
+
+def reasons(
+    case: StepCase, row: int, count: int, layout: Layout, step_s: float
+) -> tuple[str, ...]:
+    """Return why ``layout`` was chosen on ``count`` machines of a type.
+
+    ``row``, ``count``: of the fleet's types; machines; ``layout``: the fastest that fits;
+    ``step_s``: its step [s].
+    """
+    if not is_laid_out_by_shape(case, np.array([row])).all():
+        return _of_plain(case, row, count, layout, step_s)
+    on = on_machine(case, row)
+    said = []
+    if layout.tp * layout.pp * layout.cp * layout.ep > 1:
+        said.append(_against_data_parallel(case, on, count, step_s))
+    kept = replace(space_on(case, on.problem), recomputes=("none",), offloads=())
+    devices = count * on.per_node
+    fits = layout.recompute == "none" or on.problem.fits(devices, case.job.global_batch, kept)
+    if not fits:
+        said.append("no layout without recomputation fits")
+    if layout.offload:
+        said.append(_against_device_memory(case, on, count, layout, step_s))
+    return tuple(said)
+
+
+def _against_data_parallel(case: StepCase, on: OnMachine, count: int, step_s: float) -> str:
+    space = replace(space_on(case, on.problem), **_DATA_PARALLEL)
+    plain = on.problem.search(count * on.per_node, case.job.global_batch, space)
+    if plain.best is not None:
+        return f"data parallel alone would take {plain.best.step_s / step_s:.2f} times as long"
+    if plain.nearest is not None:
+        return "data parallel alone does not fit"
+    return "data parallel alone has too few samples for all devices"
+
+
+def _against_device_memory(
+    case: StepCase, on: OnMachine, count: int, layout: Layout, step_s: float
+) -> str:
+    moved = f"{' and '.join(sorted(layout.offload))} in host memory"
+    space = replace(space_on(case, on.problem), offloads=())
+    kept = on.problem.search(count * on.per_node, case.job.global_batch, space).best
+    if kept is None:
+        return f"only with {moved} does it fit"
+    return f"without {moved} it would take {kept.step_s / step_s:.2f} times as long"
+
+
+def _of_plain(
+    case: StepCase, row: int, count: int, layout: Layout, step_s: float
+) -> tuple[str, ...]:
+    """Return what a layout of whole models, or of recorded units, says for itself."""
+    said = []
+    if layout.zero_stage or layout.tp * layout.pp > 1:
+        said.append(_against_plain(case, row, count, layout, step_s))
+    if layout.accumulation_steps > 1:
+        samples = layout.micro_batch * layout.accumulation_steps * layout.dp
+        smaller = ", the last one smaller" if samples > case.job.global_batch else ""
+        said.append(
+            f"{layout.accumulation_steps} micro-batches of {layout.micro_batch} keep the batch"
+            f"{smaller}"
+        )
+    return tuple(said)
+
+
+def _against_plain(case: StepCase, row: int, count: int, layout: Layout, step_s: float) -> str:
+    """Return what whole models on every device, sharded less, would take instead."""
+    is_split = layout.tp * layout.pp > 1
+    fewer = [z for z in case.space.zero_stages if is_split or z < layout.zero_stage]
+    space = replace(case.space, **_DATA_PARALLEL, zero_stages=tuple(fewer), recomputes=("none",),
+                    micro_batch=None, accumulation_steps=None)  # fmt: skip
+    plain = data_parallel(replace(case, space=space, seen={}), np.array([row]), np.array([count]))
+    if fewer and plain.status[0] == 0:
+        stage = plain.layout(0).zero_stage
+        sharded = f"with ZeRO stage {stage}" if stage else "without shards"
+        return f"data parallel {sharded} would take {plain.step_s[0] / step_s:.2f} times as long"
+    if not fewer:
+        return f"ZeRO stage {layout.zero_stage} as asked"
+    if plain.status[0] == CODE["fewer_samples_than_workers"]:
+        return "data parallel alone has too few samples for all devices"
+    return (
+        "data parallel alone does not fit"
+        if is_split
+        else (f"fits only with ZeRO stage {layout.zero_stage}")
+    )
+
+
+# Shares of a step below this are not worth a number.
+_WORTH_A_NUMBER: Final = 0.01
+
+
+def assumed_network(bytes_per_s: float, slope: float) -> str:
+    """Return what is said of a row whose network nobody states.
+
+    ``slope``: by how much ln(step) falls as the logarithm of the network rises.
+
+    >>> assumed_network(400e9, 0.25)
+    'network assumed: 3,200 Gbit/s a machine, as rented; half of it makes a step 19 % longer'
+    """
+    more = 2.0**slope - 1.0
+    longer = f"{percent_text(more)} longer" if more >= _WORTH_A_NUMBER else "hardly longer"
+    return (
+        f"network assumed: {network_text(bytes_per_s)} a machine, as rented; "
+        f"half of it makes a step {longer}"
+    )
+
+
+def network_text(bytes_per_s: float) -> str:
+    """Return a network's rate in words.
+
+    >>> network_text(400e9), network_text(1.25e9)
+    ('3,200 Gbit/s', '10 Gbit/s')
+    """
+    return f"{round(bytes_per_s * 8e-9):,} Gbit/s"

@@ -1,4 +1,7 @@
-"""The one estimate: this job, on these machines, in the best of all ways of training it there."""
+"""The one estimate: this job, on these machines, in the best of all ways of training it there.
+
+Where it does not run, ``refusal`` says for every verb by how much it misses, and what would do.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.estimate.case import PlacedRun, StepCase, is_laid_out_by_shape, key_of
+from advisor.estimate.case import StepCase, is_laid_out_by_shape
 from advisor.estimate.time_columns import STATUSES, TimeColumns
 from advisor.estimate.ways.beside import BESIDE_WAYS
 from advisor.estimate.ways.data_parallel import data_parallel
@@ -18,7 +21,6 @@ from advisor.estimate.ways.model_parallel import WAY as BY_SHAPE
 from advisor.estimate.ways.model_parallel import (
     model_parallel,
     network_slope,
-    nothing,
     on_machine,
     search,
     space_on,
@@ -64,47 +66,41 @@ def believing(case: StepCase, columns: TimeColumns) -> TimeColumns:
     """
     if case.believed is None:
         return columns
+    from advisor.estimate.knowledge.own_runs import placed
+
     step_s, log_sd = columns.step_s.copy(), columns.log_sd.copy()
     for row in np.flatnonzero(columns.status == 0):
-        added, left, scatter = case.believed.at(_placed(case, columns, int(row)))
+        kind, nodes = int(columns.type_index[row]), int(columns.count[row])
+        added, left, scatter = case.believed.at(
+            placed(case.fleet, kind, nodes, case.job.global_batch, float(columns.step_s[row]))
+        )
         if left < 1.0:
             step_s[row] *= np.exp(added)
             log_sd[row] = np.sqrt(left * log_sd[row] ** 2 + scatter)
     return replace(columns, step_s=step_s, log_sd=log_sd)
 
 
-def _placed(case: StepCase, columns: TimeColumns, row: int) -> PlacedRun:
-    """Return a row as the runs are placed."""
-    kind, nodes = int(columns.type_index[row]), int(columns.count[row])
-    per_node = int(case.fleet.per_node[kind])
-    return PlacedRun(
-        key=key_of(case.fleet, kind), device=case.fleet.devices[case.fleet.device[kind]],
-        nodes=nodes, per_node=per_node, batch=case.job.global_batch / (nodes * per_node),
-        step_s=float(columns.step_s[row]),
-    )  # fmt: skip
-
-
 def _best(
     case: StepCase, type_index: Integers, count: Integers, most_s: Floats | None
 ) -> TimeColumns:
-    by_shape = is_laid_out_by_shape(case, type_index)
-    if by_shape.all():
-        return model_parallel(case, type_index, count)
-    if by_shape.any():
-        return _parted(case, type_index, count, by_shape, model_parallel)
-    return improved(case, data_parallel(case, type_index, count), most_s)
+    columns = _laid_out(case, type_index, count, model_parallel)
+    is_by_shape = is_laid_out_by_shape(case, type_index).any()
+    return columns if is_by_shape else improved(case, columns, most_s)
 
 
-def _parted(
-    case: StepCase, type_index: Integers, count: Integers, by_shape: NDArray[np.bool_],
-    laid_out: Callable[[StepCase, Integers, Integers], TimeColumns],
+def _laid_out(
+    case: StepCase, type_index: Integers, count: Integers,
+    by_shape: Callable[[StepCase, Integers, Integers], TimeColumns] | None = None,
 ) -> TimeColumns:  # fmt: skip
-    """Return rows by shape as ``laid_out`` says, and the others data parallel; each asked once."""
-    columns = nothing(case, type_index, count)
-    for rows, way in (
-        (np.flatnonzero(by_shape), laid_out), (np.flatnonzero(~by_shape), data_parallel),
-    ):  # fmt: skip
-        columns = put(columns, rows, way(case, type_index[rows], count[rows]))
+    """Return rows by shape as ``by_shape`` says, others data parallel; without it only these."""
+    is_by_shape = is_laid_out_by_shape(case, type_index)
+    if not is_by_shape.any():
+        return data_parallel(case, type_index, count)
+    columns = case.no_times(BY_SHAPE, type_index, count)
+    for rows, way in ((is_by_shape, by_shape), (~is_by_shape, data_parallel)):
+        if way is not None and rows.any():
+            found = way(case, type_index[rows], count[rows])
+            columns = put(columns, np.flatnonzero(rows), found)
     return columns
 
 
@@ -142,13 +138,7 @@ def first_look(case: StepCase, type_index: Integers, count: Integers) -> TimeCol
 
     Rows that are laid out by shape have no estimate yet: ``nan`` with status ok.
     """
-    by_shape = is_laid_out_by_shape(case, type_index)
-    if by_shape.all():
-        columns = nothing(case, type_index, count)
-    elif by_shape.any():
-        columns = _parted(case, type_index, count, by_shape, nothing)
-    else:
-        columns = data_parallel(case, type_index, count)
+    columns = _laid_out(case, type_index, count)
     return believing(case, _with_assumed_networks(case, columns))
 
 
@@ -212,23 +202,17 @@ def _least_step_s(case: StepCase, type_index: Integers, count: Integers) -> Floa
         least_s = np.empty(len(devices))
         used, place = np.unique(type_index, return_inverse=True)
         for i, row in enumerate(used.tolist()):
-            of_type = np.flatnonzero(place == i)
-            least_s[of_type] = _least_of_shapes(case, row, devices[of_type])
+            problem, of_type = on_machine(case, row).problem, place == i
+            key = ("least device seconds", int(case.fleet.device[row]))
+            device_s = case.once(key, problem.least_device_s_per_sample)
+            least_s[of_type] = problem.least_step_s(
+                devices[of_type], case.job.global_batch, device_s
+            )
         return least_s
     used, place = np.unique(case.fleet.device[type_index], return_inverse=True)
     each, once = _least_of_operators(case, used)
     shared = each[place] * case.job.global_batch / devices
     return np.asarray(np.maximum(shared, once[place]))
-
-
-def _least_of_shapes(case: StepCase, row: int, devices: Integers) -> Floats:
-    """Return the bound of a transformer on each number of devices of one type of machine [s]."""
-    problem = on_machine(case, row).problem
-    key = ("least device seconds", int(case.fleet.device[row]))
-    if key not in case.seen:
-        case.seen[key] = problem.least_device_s_per_sample()
-    device_s, batch = case.seen[key], case.job.global_batch
-    return problem.least_step_s(devices, batch, device_s)
 
 
 def _least_of_operators(case: StepCase, device: Integers) -> tuple[Floats, Floats]:
@@ -249,9 +233,6 @@ def _least_of_operators(case: StepCase, device: Integers) -> tuple[Floats, Float
     each = (columns.micro_batch_s / batches).min(axis=1) * scale
     shared = (columns.compute_s + columns.memory_s)[:, 0] / widest
     return np.asarray(each), np.asarray((columns.launch_s[:, 0] + shared) * scale)
-
-
-# Why a job does not run on machines, for every verb: by how much it misses, and what would do.
 
 
 # Reasons that a search over layouts has more to say about.

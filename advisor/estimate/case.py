@@ -1,13 +1,18 @@
-"""Measured steps against what the model says of them: the host's own, and real runs elsewhere."""
+"""What a way of training needs to know: the job, the machines as columns, what was measured.
+
+``Constants`` come from the files of ``trained_models`` as the planners' frozen records;
+``Anchors`` are measured steps against what the model says of them: the host's own, and real runs
+elsewhere; ``StepCase`` holds all of it.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +22,8 @@ from advisor.answer import fitted
 from advisor.catalogue import Accelerator
 from advisor.collectors.derive import MOST_RATIO, ratio
 from advisor.estimate.knowledge.layout_model import LayoutModel, load
-from advisor.estimate.time_columns import CODE
-from advisor.jobs import Job, data_in_s
+from advisor.estimate.time_columns import CODE, TimeColumns, no_times
+from advisor.jobs import ACTUAL_LOG_SD, Job, data_in_s
 from advisor.machines import (
     Fleet,
     calibration_parameters,
@@ -27,27 +32,9 @@ from advisor.machines import (
     host_fits,
     residual_parameters,
 )
-from advisor.planners.core import Device, LayoutParameters, Layouts, Work
-from advisor.planners.layouts import (
-    NAMES,
-    LayoutProblem,
-    LayoutRuns,
-    OwnRunsFit,
-    SearchSpace,
-    fit_own_runs,
-    from_logarithms,
-    logarithms,
-    sensitivity,
-)
-from advisor.planners.links import (
-    NOISE,
-    Array,
-    MeasuredPlacements,
-    Placements,
-    ScalingFit,
-    ScalingParameters,
-    fit_cluster,
-)
+from advisor.planners.core import Device, Work
+from advisor.planners.layouts import SearchSpace
+from advisor.planners.links import ScalingParameters
 from advisor.planners.memory import MemoryParameters
 from advisor.planners.step import (
     CalibrationParameters,
@@ -76,7 +63,9 @@ from advisor.planners.step import (
 from advisor.planners.systems import RankSpread, per_doubling
 from advisor.quantities import REACH_90
 
-# Fitted constants: from the files of ``trained_models`` to the planners' frozen records.
+if TYPE_CHECKING:
+    from advisor.estimate.knowledge.own_runs import Believed, Key, OwnLayouts
+    from advisor.planners.links import ScalingFit
 
 
 DIGITS = 5  # significant: fits converge further, readings are less certain
@@ -92,9 +81,6 @@ def memory(folder: Path | None = None) -> MemoryParameters:
     """Read the constants of the memory model; ``folder`` replaces the packaged one."""
     file = (folder or data.root("trained_models") / "memory") / "parameters.json"
     return fitted(MemoryParameters, file, part="parameters", train="memory")
-
-
-# The fitted constants that an estimate needs, read once from ``trained_models/``.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,10 +136,6 @@ def constants() -> Constants:
 Floats = NDArray[np.float64]
 Law = Literal["operators", "transformer shapes"]
 
-# A user's own measurement of a step: its scatter from run to run on one machine, as for repeated
-# cloud measurements with the same software (reference: H100 nodes 0.7 %, same round 3 %).
-_ACTUAL_LOG_SD = 0.03
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anchors:
@@ -175,11 +157,6 @@ class Anchors:
     # devices that shared each step, of a job that is known by its runs alone
     workers: tuple[int, ...] = ()
     others: OtherJobs | None = None  # other jobs' runs, where the job is known by its runs alone
-
-    @property
-    def are_of_several(self) -> bool:
-        """Whether a job that is known by its runs alone ran on several devices at once."""
-        return max(self.workers, default=1) > 1
 
     def unheard(self, targets: Sequence[Device], constants: Constants) -> Floats:
         """Return the share of what nobody knows of a target's host that the job's runs leave open.
@@ -273,7 +250,11 @@ class Anchors:
             prior = replace(prior, mean=prior.mean + self._growth(devices, constants))
             prior = _widened(prior, self.work, devices, bare_sd, constants)
             if is_known_by_runs(self.work):
-                prior = _fitted_to(prior, len(targets), [d.name for d in devices])
+                # Of a step that was fitted to runs errors are wider where none of them was.
+                runs = [d.name for d in devices[len(targets) :]]
+                elsewhere = np.array([d.name not in runs for d in devices], dtype=float)
+                added = np.diag(elsewhere * _OF_FEW_RUNS / max(len(runs), 1))
+                prior = replace(prior, covariance=prior.covariance + added)
         else:
             scale = bare_sd / prior.log_sd
             prior = ExpectedErrors(
@@ -312,7 +293,7 @@ class Anchors:
             workers=self.workers if workers is None else (*self.workers, workers),
             predicted_s=(*self.predicted_s, predicted_s),
             measured_s=(*self.measured_s, measured_s),
-            measured_log_sd=(*self.measured_log_sd, _ACTUAL_LOG_SD),
+            measured_log_sd=(*self.measured_log_sd, ACTUAL_LOG_SD),
             device_log_sd=(*self.device_log_sd, device_log_sd),
             devices=(*self.devices, device),
         )
@@ -353,14 +334,6 @@ _OF_FEW_RUNS: Final = 0.4
 _OF_A_DOUBLING: Final = 0.0755
 
 
-def _fitted_to(prior: ExpectedErrors, targets: int, names: Sequence[str]) -> ExpectedErrors:
-    """Return errors of a step that was fitted to runs, wider where none of them was."""
-    runs = names[targets:]
-    is_elsewhere = np.array([name not in runs for name in names], dtype=float)
-    added = np.diag(is_elsewhere * _OF_FEW_RUNS / max(len(runs), 1))
-    return ExpectedErrors(mean=prior.mean, covariance=prior.covariance + added)
-
-
 def host_anchor(job: Job, work: Work, constants: Constants) -> Anchors:
     """Set the job's measured step on the host beside the model's.
 
@@ -368,28 +341,16 @@ def host_anchor(job: Job, work: Work, constants: Constants) -> Anchors:
     waited for data or for other ranks: none of it was computing.
     """
     asked = asked_work(job, work)
-    if job.measured is None:
-        return Anchors(core_speed=None, work=asked)
-    at = job.measured
-    device = host_device(at.host, at.threads, at.device)
-    if device is None:
-        return Anchors(core_speed=host_core_speed(job), work=asked)
-    columns = step_time(work, [device], [work.micro_batch], constants.device)
-    computing_s = job.measured.step_s - job.feed.wait_s - job.measured.exchange_s
+    at, bare = job.measured, Anchors(core_speed=host_core_speed(job), work=asked)
+    if at is None or (device := host_device(at.host, at.threads, at.device)) is None:
+        return bare
+    computing_s = at.step_s - job.feed.wait_s - at.exchange_s
     if computing_s <= 0:
-        return Anchors(core_speed=host_core_speed(job), host=device, work=asked)
-    return Anchors(
-        core_speed=host_core_speed(job),
-        predicted_s=(
-            float(columns.micro_batch_s[0, 0] * job.recorded_passes + columns.optimizer_s[0]),
-        ),
-        measured_s=(computing_s,),
-        measured_log_sd=(job.measured.log_sd,),
-        device_log_sd=(float(columns.log_sd[0]),),
-        devices=(device,),
-        host=device,
-        work=asked,
-    )
+        return replace(bare, host=device)
+    columns = step_time(work, [device], [work.micro_batch], constants.device)
+    predicted = float(columns.micro_batch_s[0, 0] * job.recorded_passes + columns.optimizer_s[0])
+    found = bare.with_actual(device, predicted, computing_s, float(columns.log_sd[0]))
+    return replace(found, measured_log_sd=(at.log_sd,), host=device)
 
 
 def asked_work(job: Job, work: Work) -> Work:
@@ -420,314 +381,8 @@ def host_core_speed(job: Job) -> float | None:
     return None if benchmark is None else benchmark.scalar_score
 
 
-# A job whose steps were measured on several numbers of devices: its own law of scaling there.
-#
-# Where nothing was measured, links as sold and published constants time the exchange of gradients
-# (``ways.data_parallel``). Three runs of the job on at least two numbers of devices say more: the
-# law of ``planners.links.scaling`` is fitted to them, and takes the place of the nominal links
-# on machines with the same device and network, however many. What the device model says of one
-# device stands in as runs of its own error, so that other batches than the measured ones are
-# known.
-
-
-LEAST_RUNS: Final = 3
-LEAST_SIZES: Final = 2
-# Batches of one device at which the device model stands in, between the least and the most
-# measured ones and twice as far.
-_BATCHES: Final = 5
-
-
-Key = tuple[str, float, bool]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlacedRun:
-    """One measured step of the job."""
-
-    key: Key  # of its machines: ``key_of``
-    device: Device
-    # nodes, per_node: machines, and the devices used of each
-    nodes: int
-    per_node: int
-    batch: float  # samples of a step on one device
-    step_s: float  # [s]
-
-    @property
-    def workers(self) -> int:
-        """Devices in all."""
-        return self.nodes * self.per_node
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Believed:
-    """The job's own runs beside what is answered in their places, one entry a run.
-
-    Whatever a law cannot follow of them is left in ``errors``, and stands between answers and runs
-    unless it is carried back (``estimate.best``).
-    """
-
-    runs: tuple[PlacedRun, ...]
-    errors: tuple[float, ...]  # ln(measured / answered)
-
-    def at(self, asked: PlacedRun) -> tuple[float, float, float]:
-        """Return what to add to ln(step) in a place, and two variances there.
-
-        The first is the share of what the runs leave open, the second what they themselves scatter
-        by and how far the law misses them. Kriging of the errors (Rasmussen and Williams, eqs.
-        2.25 and 2.26), alike over like batches and numbers of the same device.
-        """
-        seen = np.array([_likeness(asked, run) for run in self.runs])
-        if not (seen > _FAR).any():
-            return 0.0, 1.0, 0.0
-        near = np.flatnonzero(seen > _FAR)
-        runs, errors = [self.runs[i] for i in near], np.array(self.errors)[near]
-        whole = np.array([[_likeness(a, b) for b in runs] for a in runs])
-        noise = (_ACTUAL_LOG_SD / _MISFIT_LOG_SD) ** 2
-        solved = np.linalg.solve(whole + noise * np.eye(len(runs)), np.c_[errors, seen[near]])
-        told = float(seen[near] @ solved[:, 1])
-        missed = float(np.mean(np.square(errors)))
-        left = max(1.0 - told, 0.0)
-        return float(seen[near] @ solved[:, 0]), left, left * missed + _ACTUAL_LOG_SD**2
-
-
-# By which a law may miss a run [ln], and over which batches [ln] and numbers of devices
-# [doublings] it misses alike: round numbers. Below ``_FAR`` of a likeness a run says nothing.
-_MISFIT_LOG_SD: Final = 0.3
-_BATCH_LENGTH: Final = 0.5
-_WORKERS_LENGTH: Final = 0.7
-_FAR: Final = 0.01
-
-
-def _likeness(a: PlacedRun, b: PlacedRun) -> float:
-    """Return how alike a law errs in two places: 0 on other devices, or over another network."""
-    is_same = a.key[0] == b.key[0] and (a.nodes == b.nodes == 1 or a.key == b.key)
-    if not is_same:
-        return 0.0
-    batches = math.log(a.batch / b.batch) / _BATCH_LENGTH
-    workers = math.log2(a.workers / b.workers) / _WORKERS_LENGTH
-    return math.exp(-0.5 * (batches**2 + workers**2))
-
-
-def key_of(fleet: Fleet, row: int) -> Key:
-    """Return what machines have in common on which a job scales alike: device and network."""
-    name = fleet.devices[fleet.device[row]].name if fleet.device[row] >= 0 else ""
-    return name, float(fleet.network_bytes_per_s[row]), bool(fleet.is_rdma[row])
-
-
-def measured_clusters(
-    runs: Sequence[PlacedRun], work: Work, parameters: DeviceParameters
-) -> dict[Key, ScalingFit]:
-    """Return the job's law on each kind of machines with runs enough."""
-    return dict(_fits(runs, work, parameters))
-
-
-def _fits(
-    runs: Sequence[PlacedRun], work: Work, parameters: DeviceParameters
-) -> Iterator[tuple[Key, ScalingFit]]:
-    for key in dict.fromkeys(run.key for run in runs):
-        own = [run for run in runs if run.key == key]
-        if len(own) >= LEAST_RUNS and len({run.workers for run in own}) >= LEAST_SIZES:
-            yield key, _fit(own, work, parameters)
-
-
-def _fit(own: Sequence[PlacedRun], work: Work, parameters: DeviceParameters) -> ScalingFit:
-    batch = np.array([run.batch for run in own])
-    device = own[0].device
-    asked = np.geomspace(batch.min() / 2, batch.max() * 2, _BATCHES)
-    columns = step_time(work, [device], asked, parameters)
-    bare_s = columns.micro_batch_s[0] + columns.optimizer_s[0]
-    known = MeasuredPlacements(
-        placements=placements(
-            np.array([*(run.nodes for run in own), *np.ones(_BATCHES)]),
-            np.array([*(run.per_node for run in own), *np.ones(_BATCHES)]),
-            np.concatenate([batch, asked]),
-        ),
-        step_s=np.concatenate([[run.step_s for run in own], bare_s]),
-        log_sd=np.concatenate([np.full(len(own), NOISE), np.full(_BATCHES, columns.log_sd[0])]),
-    )
-    # Of a job that is known by its runs alone nobody knows the gradients.
-    gradients = work.gradient_bytes if work.gradient_bytes > 0 else None
-    return fit_cluster(known, [gradients])
-
-
-def placements(nodes: Array, per_node: Array, batch: Array) -> Placements:
-    """Return runs of the job as the law takes them, all machines alike."""
-    nodes, per_node = np.asarray(nodes, float), np.asarray(per_node, float)
-    return Placements(
-        application=np.zeros(nodes.size, dtype=int),
-        nodes=nodes,
-        per_node=per_node,
-        workers=nodes * per_node,
-        batch=np.asarray(batch, float),
-    )
-
-
-def fitted_rows(
-    clusters: Mapping[Key, ScalingFit], fleet: Fleet, type_index: np.ndarray
-) -> list[tuple[ScalingFit, np.ndarray]]:
-    """Return each law with the rows that it times."""
-    if not clusters:
-        return []
-    used, place = np.unique(type_index, return_inverse=True)
-    keys = [key_of(fleet, int(row)) for row in used]
-    found = []
-    for key, fit in clusters.items():
-        types = [i for i, one in enumerate(keys) if one == key]
-        rows = np.flatnonzero(np.isin(place, types))
-        if rows.size:
-            found.append((fit, rows))
-    return found
-
-
-# What the user's own measured steps of transformers say of the layout model's constants.
-#
-# Every run is asked of the same layout problem as the candidates; how far each answer was off
-# moves the constants and the devices' times as far as the evidence goes
-# (``planners.layouts.own_runs``).
-
-
-# What is known of links between machines is known of a few sites', most with RDMA: fits without
-# one table each agree on constants that no table moves from their priors, and say nothing of a
-# user's network. So much it is off at least: the prior's width of the efficiency of networks
-# (``lab.fit.layouts.PRIOR_SD``).
-_NETWORK_LOG_SD: Final = 0.15
-_OF_NETWORKS: Final = (
-    "dp_network_efficiency", "dp_latency_s", "dp_overlap", "pp_efficiency", "pp_latency_s",
-    "pp_exposed",
-)  # fmt: skip
-_ROUNDS: Final = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredLayout:
-    """One measured step as the layout model sees it."""
-
-    # the model on the machines of the run, with the constants that are to be calibrated
-    problem: LayoutProblem
-    layout: Layouts
-    device: Device
-    step_s: float  # as measured [s]
-
-
-@dataclass(frozen=True, kw_only=True)
-class OwnLayouts:
-    """The layout model after a user's own runs."""
-
-    # parameters, before: the constants after the runs and before
-    parameters: LayoutParameters
-    before: LayoutParameters
-    runs: int  # that they were calibrated on
-    fit: OwnRunsFit
-    devices: tuple[Device, ...]
-    calibration: CalibrationParameters
-
-    def log_device(self, device: Device) -> float:
-        """Return what to add to the logarithm of a device's times."""
-        return self.fit.log_device(self._correlations(device))
-
-    def log_sd(
-        self, problem: LayoutProblem, layout: Layouts, device: Device, published_log_sd: float
-    ) -> float:
-        """Return the deviation of ln(step) of one layout.
-
-        Runs on other devices say less of this one: as much as errors on both are correlated, the
-        rest is known as well as without them.
-
-        ``problem``: with the calibrated constants; ``published_log_sd``: deviation without the
-        runs.
-        """
-        known = self._correlations(device)
-        _, slopes, device_slope = sensitivity(problem, layout)
-        own = self.fit.log_sd(slopes, device_slope, known)
-        told = float(np.max(known)) ** 2
-        return math.sqrt(told * own**2 + (1 - told) * published_log_sd**2)
-
-    def _correlations(self, device: Device) -> Floats:
-        if device.name not in self._known:
-            self._known[device.name] = _between([device], self.devices, self.calibration)[0]
-        return self._known[device.name]
-
-    @cached_property
-    def _known(self) -> dict[str, Floats]:
-        """Correlations that were looked up before, by the device's name."""
-        return {}
-
-
-def own_layouts(
-    runs: Sequence[MeasuredLayout], spread: Floats, calibration: CalibrationParameters
-) -> OwnLayouts:
-    """Calibrate the constants of the layout model on a user's own runs.
-
-    ``runs``: at least one; all with the same constants; ``spread``: (p,); of the fitted constants,
-    as deviations of their logarithms (``layout_model.LayoutModel.log_spread``); ``calibration``:
-    how errors on one device and another are correlated.
-    """
-    before = runs[0].problem.parameters
-    least = np.where(np.isin(NAMES, _OF_NETWORKS), _NETWORK_LOG_SD, 0.0)
-    devices = tuple(run.device for run in runs)
-    correlated = _between(devices, devices, calibration)
-    constants, of_devices = np.zeros(len(NAMES)), np.zeros(len(runs))
-    for _ in range(_ROUNDS):  # steps are no straight lines of what moves them far
-        fit = fit_own_runs(
-            LayoutRuns(
-                correlations=correlated,
-                spread=np.maximum(spread, least),
-                **_around(runs, constants, of_devices),
-            )
-        )
-        constants = fit.log_constants()
-        of_devices = np.array([fit.log_device(row) for row in correlated])
-    return OwnLayouts(
-        parameters=from_logarithms(logarithms(before) + constants),
-        before=before,
-        runs=len(runs),
-        fit=fit,
-        devices=devices,
-        calibration=calibration,
-    )
-
-
-def _around(
-    runs: Sequence[MeasuredLayout], constants: Floats, of_devices: Floats
-) -> dict[str, Floats]:
-    """Return errors and slopes of the runs where the last round left the constants.
-
-    The errors are those of the first constants, if steps were straight lines of these slopes.
-    """
-    moved = from_logarithms(logarithms(runs[0].problem.parameters) + constants)
-    seen = [
-        sensitivity(
-            replace(
-                run.problem,
-                parameters=moved,
-                device_factor=run.problem.device_factor * math.exp(of_device),
-            ),
-            run.layout,
-        )
-        for run, of_device in zip(runs, of_devices, strict=True)
-    ]
-    left = np.log([run.step_s / step_s for run, (step_s, _, _) in zip(runs, seen, strict=True)])
-    slopes = np.array([slopes for _, slopes, _ in seen])
-    device_slopes = np.array([slope for _, _, slope in seen])
-    return {
-        "log_errors": left + slopes @ constants + device_slopes * of_devices,
-        "slopes": slopes,
-        "device_slopes": device_slopes,
-    }
-
-
-def _between(
-    rows: Sequence[Device], columns: Sequence[Device], calibration: CalibrationParameters
-) -> Floats:
-    """Return correlations between devices; a user's machines of one name have one error."""
-    same = np.array([[a.name == b.name for b in columns] for a in rows])
-    return np.where(same, 1.0, correlations(rows, columns, calibration))
-
-
-# What a way of training needs to know: the job, the machines as columns, what was measured.
-
-
 Integers = NDArray[np.int64]
+Found = TypeVar("Found")
 
 # What may be chosen where nobody says otherwise. GPipe holds every micro-batch and is never faster
 # than 1F1B; tensor parallel ranks that a network lies between have never paid.
@@ -756,6 +411,13 @@ class StepCase:
     # what was found of machines before, by what matters of them; filled by the ways
     seen: dict[tuple[object, ...], Any] = field(default_factory=dict, repr=False, compare=False)
 
+    def once(self, key: tuple[object, ...], make: Callable[[], Found]) -> Found:
+        """Return what was made under a key before, made now where nothing was."""
+        if key not in self.seen:
+            self.seen[key] = make()
+        found: Found = self.seen[key]
+        return found
+
     def status(self, type_index: Integers, count: Integers) -> Integers:
         """Return why a row cannot be estimated in any layout, 0 where it may be."""
         fleet = self.fleet
@@ -773,18 +435,24 @@ class StepCase:
             ),
         ):  # the last one that holds is the first reason
             status[holds] = CODE[reason]
-        if is_known_by_runs(self.work):
-            self._refuse_unlike_runs(status, type_index, count)
-        return status
-
-    def _refuse_unlike_runs(self, status: Integers, type_index: Integers, count: Integers) -> None:
-        """Refuse what runs on accelerators tell nothing of: several, if none was; processors."""
-        is_lone = self.fleet.per_node[type_index] * count == 1
-        if not self.anchors.are_of_several:
+        if not is_known_by_runs(self.work):
+            return status
+        # Refused is what runs on accelerators tell nothing of: several, if none was; processors.
+        is_lone = fleet.per_node[type_index] * count == 1
+        if max(self.anchors.workers, default=1) == 1:
             status[(status == 0) & ~is_lone] = CODE["runs_on_one_machine"]
         seen_cpu = any(d.kind == "cpu" for d in self.anchors.devices)
         if not seen_cpu and self.anchors.devices:
-            status[(status == 0) & ~self.fleet.is_accelerated[type_index]] = CODE["no_time_model"]
+            status[(status == 0) & ~fleet.is_accelerated[type_index]] = CODE["no_time_model"]
+        return status
+
+    def no_times(self, way: int, type_index: Integers, count: Integers) -> TimeColumns:
+        """Return columns of rows that are not estimated yet; they know why they cannot be."""
+        return no_times(
+            way, type_index, count, self.status(type_index, count),
+            startup_s=self.startup_s(type_index), data_in_s=self.data_in_s(type_index),
+            dp=self.fleet.per_node[type_index] * count,
+        )  # fmt: skip
 
     def calibrated(self, device: Integers) -> tuple[Floats, Floats]:
         """Return what to add to ln(step) by the operators' law, and its deviation, by device.
@@ -793,10 +461,7 @@ class StepCase:
 
         ``device``: rows of the fleet's devices.
         """
-        key = ("calibrated",)
-        if key not in self.seen:
-            self.seen[key] = self.calibrated_on(self.fleet.devices)
-        factor, log_sd = self.seen[key]
+        factor, log_sd = self.once(("calibrated",), lambda: self.calibrated_on(self.fleet.devices))
         return factor[device], log_sd[device]
 
     def calibrated_on(self, devices: Sequence[Device]) -> tuple[Floats, Floats]:
@@ -868,3 +533,11 @@ def is_laid_out_by_shape(case: StepCase, type_index: Integers) -> NDArray[np.boo
     if case.work.transformer is None or case.work.layers:
         return np.zeros(len(type_index), dtype=bool)
     return np.asarray(case.fleet.is_accelerated[type_index])
+
+
+def machine_key(case: StepCase, row: int) -> tuple[object, ...]:
+    """Return what two types must have in common to take equally long for every layout."""
+    fleet = case.fleet
+    columns = (fleet.device, fleet.per_node, fleet.domain_machines, fleet.intra_bytes_per_s,
+               fleet.network_bytes_per_s, fleet.is_rdma, fleet.host_memory_bytes)  # fmt: skip
+    return tuple(column[row].item() for column in columns)

@@ -9,8 +9,8 @@ A new machine in place of another starts the program and brings in the data agai
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import cache, reduce
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,30 +30,18 @@ from advisor.providers import SHORTEST_BILL_H, charged_h
 from advisor.quantities import QUANTILES
 from advisor.records import packaged_spot_history
 
-# The fitted law of what a whole run adds to its steps.
-#
-# ``trained_models/campaign/parameters.json`` holds the law fitted on every published run (``law``)
-# and the laws fitted without each family in turn (``folds``), as ``advisor train campaigns`` wrote
-# them.
-
-
 SCHEMA_VERSION: Final = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CampaignModel:
-    """The law, and how it came about."""
-
-    version: str
-    law: CampaignLaw  # fitted on all runs
-    folds: Mapping[str, CampaignLaw]  # fitted without the named family
-
-
 @cache
-def load(file: Path | None = None) -> CampaignModel:
-    """Read the packaged constants, or others of the same form."""
+def campaign_law(file: Path | None = None) -> CampaignLaw:
+    """Read the law of what a whole run adds to its steps, fitted on every published run.
+
+    ``file``: replaces the packaged one, which ``advisor train campaigns`` wrote; the laws fitted
+    without each family in turn (``folds``) are the laboratory's.
+    """
     file = file or data.root("trained_models") / "campaign" / "parameters.json"
-    return fitted(CampaignModel, file, train="campaigns", version=SCHEMA_VERSION)
+    return fitted(CampaignLaw, file, part="law", train="campaigns", version=SCHEMA_VERSION)
 
 
 Floats = NDArray[np.float64]
@@ -67,73 +55,36 @@ PAID_ON_DEMAND: Final = ("spot-with-fallback", "spot-by-deadline")
 _SHOWN_SDS: Final = QUANTILES[0.8]
 
 
-# The ledger of a whole job's time: every part has its name, and the time is their sum.
-#
-# ====================  =========================================================================
-# part                  what it is; answers name it so, without the unit (``Answer.breakdown``)
-# ====================  =========================================================================
-# ``start_up_s``        booting, and the program's own way to its first step
-# ``data_in_s``         bringing in data and weights
-# ``steps_s``           training steps
-# ``epoch_ends_s``      validation at the ends of epochs
-# ``whole_run_s``       what whole runs take besides: evaluation, stalls, stops by hand
-# ``checkpoints_s``     standing still for saves
-# ``interruptions_s``   failures, removals, work done again, waits for machines
-# ====================  =========================================================================
+def time_parts(
+    job: Job, columns: TimeColumns, *, whole_run_s: Floats | float = 0.0,
+    checkpoints_s: Floats | float = 0.0, interruptions_s: Floats | float = 0.0,
+) -> dict[str, Floats]:  # fmt: skip
+    """Return what the expected time of a whole job goes to, by part; nan without a time [s].
+
+    The one ledger of a job's time, which is the parts' sum; answers name them so
+    (``Answer.breakdown``). ``start_up``: booting, and the program's own way to its first step;
+    ``data_in``: bringing in data and weights; ``steps``: training steps; ``epoch_ends``:
+    validation at the ends of epochs; ``whole_run``: what whole runs take besides: evaluation,
+    stalls, stops by hand; ``checkpoints``: standing still for saves; ``interruptions``: failures,
+    removals, work done again, waits for machines.
+    """
+    zero = np.where(columns.status == 0, 0.0, np.nan)
+    return {
+        "start_up": columns.startup_s,
+        "data_in": columns.data_in_s,
+        "steps": columns.step_s * job.total_steps,
+        "epoch_ends": columns.step_s * job.epochs * job.epoch_end_steps,
+        "whole_run": whole_run_s + zero,
+        "checkpoints": checkpoints_s + zero,
+        "interruptions": interruptions_s + zero,
+    }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeLedger:
-    """What the expected time of a whole job goes to, one row a candidate; nan without one [s]."""
-
-    start_up_s: Floats
-    data_in_s: Floats
-    steps_s: Floats
-    epoch_ends_s: Floats
-    whole_run_s: Floats
-    checkpoints_s: Floats
-    interruptions_s: Floats
-
-    @classmethod
-    def of(
-        cls, job: Job, columns: TimeColumns, *, whole_run_s: Floats | float = 0.0,
-        checkpoints_s: Floats | float = 0.0, interruptions_s: Floats | float = 0.0,
-    ) -> TimeLedger:  # fmt: skip
-        """Return the ledger of a job whose steps take what the columns say."""
-        step_s = columns.step_s
-        zero = np.where(columns.status == 0, 0.0, np.nan)
-        return cls(
-            start_up_s=columns.startup_s,
-            data_in_s=columns.data_in_s,
-            steps_s=step_s * job.total_steps,
-            epoch_ends_s=step_s * job.epochs * job.epoch_end_steps,
-            whole_run_s=whole_run_s + zero,
-            checkpoints_s=checkpoints_s + zero,
-            interruptions_s=interruptions_s + zero,
-        )
-
-    def lasting(self, total_s: Floats, checkpoints_s: Floats) -> TimeLedger:
-        """Return it for a time that was replayed: what is in no other part are interruptions."""
-        rest = total_s - self.total_s
-        saves_s = np.clip(checkpoints_s, 0.0, np.maximum(rest, 0.0))
-        return replace(self, checkpoints_s=saves_s, interruptions_s=rest - saves_s)
-
-    @property
-    def total_s(self) -> Floats:
-        """The whole time."""
-        return reduce(np.add, (getattr(self, part.name) for part in fields(self)))
-
-    @property
-    def before_s(self) -> Floats:
-        """What is over before the first step."""
-        return np.asarray(self.start_up_s + self.data_in_s)
-
-    def hours(self, row: int) -> dict[str, float]:
-        """Return the parts of one row by their names [h]."""
-        return {
-            part.name.removesuffix("_s"): float(getattr(self, part.name)[row]) / HOUR_S
-            for part in fields(self)
-        }
+def lasting(parts_s: dict[str, Floats], total_s: Floats, saves_s: Floats) -> dict[str, Floats]:
+    """Return the parts of a time that was replayed: what is in no other are interruptions [s]."""
+    rest = total_s - sum(parts_s.values())
+    saves_s = np.clip(saves_s, 0.0, np.maximum(rest, 0.0))
+    return parts_s | {"checkpoints": saves_s, "interruptions": rest - saves_s}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,12 +99,6 @@ class Rent:
     egress_usd: float = 0.0  # for the results, once [USD]
     # what is charged at least, and what a bill is a whole multiple of (0: by the second) [h]
     billing: tuple[float, float] = (SHORTEST_BILL_H, 0.0)
-
-    @property
-    def known_usd(self) -> tuple[float, float]:
-        """By the hour with all that has a price [USD/h], and once [USD]."""
-        storage, once = np.nan_to_num([self.storage_usd_per_h, self.egress_usd]).tolist()
-        return self.price_usd_per_h + (storage + self.surplus_usd_per_h), once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +122,12 @@ class Completion:
     rented_h: Floats  # (n,); expected time with at least one machine [h]
     # (n,); probability that a plan by a deadline misses it; nan where the finish alone says that
     late_fraction: Floats
-    ledger: TimeLedger  # what the expected time goes to; its sum is ``finish_h[:, 1]``
+    parts_s: dict[str, Floats]  # of ``time_parts``; their sum is ``finish_h[:, 1]`` [s]
+
+    @property
+    def before_s(self) -> Floats:
+        """What is over before the first step [s]."""
+        return self.parts_s["start_up"] + self.parts_s["data_in"]
 
     def way_of(self, row: int) -> CompletionWay:
         """Return how the job of one row is completed."""
@@ -189,7 +139,8 @@ class Completion:
 
     def cost_usd(self, row: int, rent: Rent, coverage: float) -> Estimate:
         """Return what the job of one row costs [USD]."""
-        hourly, once = rent.known_usd
+        storage, once = np.nan_to_num([rent.storage_usd_per_h, rent.egress_usd]).tolist()
+        hourly = rent.price_usd_per_h + (storage + rent.surplus_usd_per_h)
         hours = charged_h(self.billed_h[row], *rent.billing)
         return _around(hours * hourly + once, coverage)
 
@@ -200,7 +151,7 @@ class Completion:
         billed no money. Where the machines or their price change on the way, every hour costs the
         mean.
         """
-        hours = self.ledger.hours(row)
+        hours = {name: float(part[row]) / HOUR_S for name, part in self.parts_s.items()}
         billed, whole = float(self.billed_h[row, 1]), sum(hours.values())
         if self.way_of(row) in BLENDED:
             paid = {name: billed * part / whole for name, part in hours.items()}
@@ -244,12 +195,12 @@ def on_demand(
     )
     factor, log_sd = whole_run(job, columns, law)
     saves_s = expected.checkpoints * save_s
-    ledger = TimeLedger.of(
+    parts_s = time_parts(
         job, columns, whole_run_s=expected.expected_s * (factor - 1.0), checkpoints_s=saves_s,
         interruptions_s=np.maximum(expected.expected_s - work_s - saves_s, 0.0),
     )  # fmt: skip
     return _undisturbed(
-        job, ledger, np.hypot(columns.log_sd, log_sd), coverage,
+        job, parts_s, np.hypot(columns.log_sd, log_sd), coverage,
         overhead_fraction=expected.overhead_fraction,
         checkpoint_interval_s=expected.checkpoint_interval_s,
         is_negligible=expected.is_negligible,
@@ -266,29 +217,29 @@ def on_recorded_machine(job: Job, columns: TimeColumns, coverage: float) -> Comp
     log_sd = np.hypot(np.maximum(columns.log_sd, RUN_LOG_SD), job.paid_steps_log_sd)
     none = np.zeros(len(columns.count))
     return _undisturbed(
-        job, TimeLedger.of(job, columns), log_sd, coverage,
+        job, time_parts(job, columns), log_sd, coverage,
         overhead_fraction=none, checkpoint_interval_s=none + np.inf, is_negligible=none == 0,
     )  # fmt: skip
 
 
 def _undisturbed(
-    job: Job, ledger: TimeLedger, log_sd: Floats, coverage: float, **saves: Any
+    job: Job, parts_s: dict[str, Floats], log_sd: Floats, coverage: float, **saves: Any
 ) -> Completion:
-    """Return the completion of a ledger on machines that stay.
+    """Return the completion of parts on machines that stay.
 
     ``log_sd``: of what runs on them; ``**saves``: the columns about checkpoints and failures.
     The errors of work and start-up are independent: on either side they add in quadrature.
     """
     reach = QUANTILES[coverage]
     spread = np.exp(reach * np.nan_to_num(log_sd))
-    start_s, start_spread = ledger.start_up_s, np.exp(reach * job.startup_log_sd)
-    value = ledger.total_s
-    work_s = value - ledger.before_s
+    start_s, start_spread = parts_s["start_up"], np.exp(reach * job.startup_log_sd)
+    value = np.asarray(sum(parts_s.values()))
+    work_s = value - (start_s + parts_s["data_in"])
     below = np.hypot(work_s * (1 - 1 / spread), start_s * (1 - 1 / start_spread))
     above = np.hypot(work_s * (spread - 1), start_s * (start_spread - 1))
     finish_h = np.stack([value - below, value, value + above], axis=1) / HOUR_S
     return Completion(
-        finish_h=finish_h, billed_h=finish_h, ledger=ledger,
+        finish_h=finish_h, billed_h=finish_h, parts_s=parts_s,
         **saves, **steady_kind("on-demand", finish_h[:, 1]),
     )  # fmt: skip
 
@@ -376,14 +327,14 @@ def replayed(
     saves_s = work_s / interval_s * save_of_rows_s(job, columns)[rows]
     ends = np.isfinite(finish_s[:, 1])  # with a time that has an end
     whole_run_s = np.where(ends, finish_s[:, 1], 0.0) * (1.0 - 1.0 / factor)
-    steady = TimeLedger.of(job, select(columns, rows), whole_run_s=whole_run_s)
+    steady = time_parts(job, select(columns, rows), whole_run_s=whole_run_s)
     return Completion(
         finish_h=finish_h,
         billed_h=widened(billed_s, paid_s, error, coverage) / HOUR_S,
         overhead_fraction=finish_s[:, 1] / (work_s * factor) - 1.0,
         checkpoint_interval_s=interval_s,
         is_negligible=np.zeros(rows.shape, dtype=bool),
-        ledger=steady.lasting(finish_s[:, 1], saves_s),
+        parts_s=lasting(steady, finish_s[:, 1], saves_s),
         **kind,
     )
 
@@ -406,7 +357,7 @@ def whole_run(job: Job, columns: TimeColumns, law: CampaignLaw | None) -> tuple[
     A step that was measured on the user's own run has its software's part in it already. The
     deviation holds that of the job's length, and of what stands beside its steps.
     """
-    law = law or load().law
+    law = law or campaign_law()
     steps_h = np.nan_to_num(columns.step_s) * job.paid_steps / HOUR_S
     device_h = steps_h * columns.workers
     log_sd = law.log_sd(device_h, is_measured=job.measured is not None)
@@ -461,35 +412,29 @@ def widened(quantiles: Floats, value: Floats, log_sd: Floats, coverage: float) -
     return np.stack([np.exp(middle - below), value, np.exp(middle + above)], axis=1)
 
 
-# Data in, storage and results out: waits and costs beside the machines.
-#
-# ==================  =============================================================================
-# here                meaning, unit
-# ==================  =============================================================================
-# data in             every machine copies the data onto its own volume before the first step, as
-#                     fast as the slowest of its network, its volume and where it lies. [s]
-# storage             a volume on every machine for the data and two checkpoints (the new one is
-#                     written before the old one goes), while the machines are billed. [USD/h]
-# results out         over the internet, once, at the first tier's price. [USD]
-# ==================  =============================================================================
-#
-# Bringing data in costs nothing at the providers themselves. Prices are those of the catalogue
-# (``advisor catalogue storage``); where it has none, nothing is added and the breakdown says null.
-
-
 CHECKPOINTS_KEPT: Final = 2
 # Providers' month of storage prices: 365 x 24 / 12 hours.
 _MONTH_H: Final = 730.0
 # The plain volume of each provider (whose rate is above), and the first tier of its traffic.
 _VOLUMES: Final = ("block storage gp3", "block storage balanced")
 _FIRST_TIERS: Final = ("up to 10 TiB/month", "0-1 TiB/month")
+# Provider's row of each type; then prices by provider and region: of storage [USD/GiB/h], and of
+# traffic that leaves [USD/GiB].
+SidePrices = tuple[Integers, Floats, Floats]
 # AWS's and Azure's traffic is listed once, for their American regions: taken for all of theirs.
 _EVERYWHERE: Final = ("", "us")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideCosts:
-    """What each offer adds to the machines' price; nan where the catalogue has no price."""
+    """What each offer adds to the machines' price; nan where the catalogue has no price.
+
+    Storage is a volume on every machine for the data and two checkpoints (the new one is written
+    before the old one goes), while the machines are billed. Results leave over the internet, once,
+    at the first tier's price. Bringing data in costs nothing at the providers themselves. Prices
+    are those of ``advisor catalogue storage``; where it has none, nothing is added and the
+    breakdown says null.
+    """
 
     # storage_usd_per_h, surplus_usd_per_h: (n,); of one machine: its volume, and processor time
     # beyond its baseline (``machines.fleet``) [USD/h]
@@ -500,6 +445,22 @@ class SideCosts:
     # multiple of (0: by the second) [h]
     shortest_bill_h: Floats
     bill_step_h: Floats
+
+    @classmethod
+    def of(cls, job: Job, types: TypeColumns, offers: Offers, prices: SidePrices) -> SideCosts:
+        """Return what ``job`` adds to each offer; ``prices``: of ``side_prices``."""
+        kind, (provider, storage, egress) = offers.type_index, prices
+        place = provider[kind], offers.region_index
+        kept_gib = ((job.transfers.data_bytes or 0.0) + CHECKPOINTS_KEPT * job.state_bytes) / GIB
+        return cls(
+            storage_usd_per_h=_priced(kept_gib, storage[place]),
+            surplus_usd_per_h=surplus_usd_per_h(
+                job, types.vcpus[kind], types.cpu_baseline[kind], types.cpu_surplus_usd_per_h[kind]
+            ),
+            egress_usd=_priced(job.result_bytes / GIB, egress[place]),
+            shortest_bill_h=offers.shortest_bill_h,
+            bill_step_h=offers.bill_step_h,
+        )
 
     def rent(self, price_usd_per_h: float, *parts: tuple[int, int]) -> Rent:
         """Return what machines cost that are rented together; ``parts``: (offer, machines).
@@ -529,36 +490,8 @@ class SideCosts:
         return charged_h(hours, self.shortest_bill_h[offer], self.bill_step_h[offer])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SidePrices:
-    """Prices by provider (rows) and the catalogue's regions (columns); nan where none."""
-
-    # storage_usd_per_gib_h, egress_usd_per_gib: (providers, regions)
-    storage_usd_per_gib_h: Floats
-    egress_usd_per_gib: Floats
-    provider: Integers  # (n_types,); row of each type of the catalogue
-    types: TypeColumns  # of the catalogue
-
-    def costs(self, job: Job, offers: Offers) -> SideCosts:
-        """Return what ``job`` adds to each offer."""
-        place = self.provider[offers.type_index], offers.region_index
-        kept_gib = ((job.transfers.data_bytes or 0.0) + CHECKPOINTS_KEPT * job.state_bytes) / GIB
-        return SideCosts(
-            storage_usd_per_h=_priced(kept_gib, self.storage_usd_per_gib_h[place]),
-            surplus_usd_per_h=self._surplus_usd_per_h(job, offers.type_index),
-            egress_usd=_priced(job.result_bytes / GIB, self.egress_usd_per_gib[place]),
-            shortest_bill_h=offers.shortest_bill_h,
-            bill_step_h=offers.bill_step_h,
-        )
-
-    def _surplus_usd_per_h(self, job: Job, kind: Integers) -> Floats:
-        types = self.types
-        facts = (types.vcpus, types.cpu_baseline, types.cpu_surplus_usd_per_h)
-        return surplus_usd_per_h(job, *(column[kind] for column in facts))
-
-
 def side_prices(catalogue: Catalogue) -> SidePrices:
-    """Lay the catalogue's prices of storage and traffic out by provider and region."""
+    """Return the catalogue's prices of storage and traffic; nan where there is none."""
     providers, provider = np.unique(np.asarray(catalogue.types.provider), return_inverse=True)
     rows = {str(name): i for i, name in enumerate(providers)}
     columns = {str(name): i for i, name in enumerate(catalogue.prices.regions)}
@@ -574,12 +507,7 @@ def side_prices(catalogue: Catalogue) -> SidePrices:
     # A region that lists no storage is no bargain: it costs as much as in the provider's dearest.
     dearest = np.fmax.reduce(storage, axis=1, keepdims=True, initial=0.0)
     storage = np.where(np.isnan(storage) & (dearest > 0), dearest, storage)
-    return SidePrices(
-        storage_usd_per_gib_h=storage,
-        egress_usd_per_gib=egress,
-        provider=np.asarray(provider, dtype=np.int64),
-        types=catalogue.types,
-    )
+    return provider, storage, egress
 
 
 def _put(row: Floats, columns: Mapping[str, int], price: OtherPrice, usd: float) -> None:

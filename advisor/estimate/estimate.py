@@ -31,10 +31,8 @@ from advisor.estimate.best import refusal
 from advisor.estimate.completion import Completion, Rent, SideCosts, on_demand, on_recorded_machine
 from advisor.estimate.knowledge.learned import asked_of_cost, direct_cost
 from advisor.estimate.knowledge.step_facts import StepFacts, price_facts
-from advisor.estimate.plan import Choice
 from advisor.estimate.predictor import Predictor
 from advisor.estimate.time_columns import CODE, TimeColumns
-from advisor.estimate.unlike.places import layout_of_groups
 from advisor.estimate.ways.data_parallel import is_answer
 from advisor.jobs import NO_LENGTH, Job, script_notes, transformer_units
 from advisor.machines import (
@@ -49,8 +47,6 @@ from advisor.planners.core import GIB, Device, PlanningError
 from advisor.planners.layouts import SearchSpace
 from advisor.planners.step import runs_as
 from advisor.words import input_words, units_words
-
-__all__ = ["PROVIDER", "machine_at_hand"]
 
 
 def moved_by(
@@ -324,11 +320,8 @@ def _estimate(
     )  # fmt: skip
 
 
-# A way of training on several groups of machines as an object that is shown.
-
-
 def group_candidate(
-    job: Job, catalogue: Catalogue, choice: Choice, columns: TimeColumns, completion: Completion,
+    job: Job, catalogue: Catalogue, choice: Answer, columns: TimeColumns, completion: Completion,
     offers: Offers, side: SideCosts, *, parts: tuple[tuple[int, int], ...],
     coverage: float, rank: int = 1,
 ) -> Candidate:  # fmt: skip
@@ -338,6 +331,7 @@ def group_candidate(
     """
     rented = [(offer_of(catalogue, offers, offer), count) for offer, count in parts]
     configuration = Configuration(parts=tuple(rented))
+    from advisor.estimate.unlike.places import layout_of_groups
     from advisor.estimate.unlike.ways import words_of
 
     rent = side.rent(configuration.price_usd_per_h, *parts)
@@ -371,9 +365,6 @@ def group_candidate(
         completion=completion.way_of(0),
         units=units,
     )
-
-
-# The job on the machine at hand as a candidate beside those that could be rented.
 
 
 def machine_at_hand(

@@ -71,34 +71,38 @@ def estimates(
     predictor: OneEstimate, job: Job, asked: Sequence[str | tuple[str, int]], rental: Terms
 ) -> list[Candidate | Refused]:
     """Return a candidate, or why there is none, for every configuration, in their order."""
-    found: list[Candidate | Refused | None] = [None] * len(asked)
     pairs = [named(one) for one in asked]
     offers = predictor.catalogue.select(
         OfferFilter(regions=(rental.region,) if rental.region else (), pricing=(rental.pricing,))
     )
-    cheapest = _cheapest(predictor, offers)
-    rows: list[tuple[int, int, int]] = []  # place, type, machines
+    # The row of each type's cheapest offer; offers come cheapest first.
+    cheapest = np.full(len(predictor.catalogue.types), _NOWHERE, dtype=np.int64)
+    types, first = np.unique(offers.type_index, return_index=True)
+    cheapest[types] = first
+    found: dict[int, Candidate | AdvisorError] = {}
+    rows: dict[int, int] = {}  # type by place
     for place, (name, count) in enumerate(pairs):
         try:
-            row = _type(predictor, name, count, rental, cheapest, len(pairs) <= _SUGGESTED)
-            rows.append((place, row, count))
+            rows[place] = _type(predictor, name, count, rental, cheapest, len(pairs) <= _SUGGESTED)
         except AdvisorError as error:
-            found[place] = _refused(place, (name, count), error)
-    for place, answer in _answered(predictor, job, rows, pairs, offers, cheapest, rental):
-        found[place] = answer
-    return [one for one in found if one is not None]
-
-
-def _refused(place: int, pair: tuple[str, int], error: AdvisorError) -> Refused:
-    return Refused(rank=place + 1, configuration=f"{pair[1]} x {pair[0]}", error=error)
-
-
-def _cheapest(predictor: OneEstimate, offers: Offers) -> Integers:
-    """Return the row of each type's cheapest offer; offers come cheapest first."""
-    rows = np.full(len(predictor.catalogue.types), _NOWHERE, dtype=np.int64)
-    types, first = np.unique(offers.type_index, return_index=True)
-    rows[types] = first
-    return rows
+            found[place] = error
+    if rows:
+        places, kinds = list(rows), np.array(list(rows.values()), dtype=np.int64)
+        counts = np.array([pairs[place][1] for place in places], dtype=np.int64)
+        columns = predictor.step_columns(job, kinds, counts)
+        for row in np.flatnonzero(columns.status).tolist():
+            found[places[row]] = _no_step(predictor, job, pairs[places[row]], columns, row)
+        fitting = np.flatnonzero(columns.status == 0)
+        for row, answer in _rented(
+            predictor, job, columns, offers, cheapest[kinds], fitting, rental
+        ):
+            found[places[row]] = answer
+    return [
+        Refused(rank=place + 1, configuration=f"{count} x {name}", error=answer)
+        if isinstance(answer := found[place], AdvisorError)
+        else replace(answer, rank=place + 1)
+        for place, (name, count) in enumerate(pairs)
+    ]
 
 
 def _type(
@@ -115,33 +119,6 @@ def _type(
             hint=f"see `advisor catalogue show {name}`",
         )
     return int(row.index)
-
-
-def _answered(
-    predictor: OneEstimate, job: Job, rows: list[tuple[int, int, int]],
-    pairs: Sequence[tuple[str, int]], offers: Offers, cheapest: Integers, rental: Terms,
-) -> list[tuple[int, Candidate | Refused]]:  # fmt: skip
-    """Return the place and the answer of every row whose machines are offered."""
-    if not rows:
-        return []
-    places, types, counts = (
-        np.array(column, dtype=np.int64) for column in zip(*rows, strict=True)
-    )
-    columns = predictor.step_columns(job, types, counts)
-    offered = cheapest[types]
-    fitting = np.flatnonzero(columns.status == 0)
-    answers: list[tuple[int, Candidate | Refused]] = []
-    for row in np.flatnonzero(columns.status).tolist():
-        pair = pairs[places[row]]
-        error = _no_step(predictor, job, pair, columns, row)
-        answers.append((int(places[row]), _refused(int(places[row]), pair, error)))
-    for row, answer in _rented(predictor, job, columns, offers, offered, fitting, rental):
-        place = int(places[row])
-        if isinstance(answer, AdvisorError):
-            answers.append((place, _refused(place, pairs[place], answer)))
-        else:
-            answers.append((place, replace(answer, rank=place + 1)))
-    return answers
 
 
 def _no_step(

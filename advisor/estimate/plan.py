@@ -7,25 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from advisor.answer import (
-    SCHEMA_VERSION,
-    Answer,
-    Command,
-    Configuration,
-    Estimate,
-    Named,
-    Offer,
-    Recorded,
-)
+from advisor.answer import SCHEMA_VERSION, Answer, Configuration, Estimate, Named, Offer, Recorded
+from advisor.estimate.answer import throughput
 from advisor.estimate.ways.data_parallel import memory_there
 from advisor.machines import Cluster, ClusterGroup
 from advisor.planners.core import GIB, HOUR_S, Layout
 
-__all__ = ["Choice", "Command", "Objective", "Plan", "burden", "way_on"]
-
 Objective = Literal["time", "cost"]
-# A way over given machines is an answer as any other.
-Choice = Answer
 
 
 def way_on(
@@ -66,10 +54,7 @@ def way_on(
         layout=next(iter(layouts.values()), Layout(dp=devices)),
         layouts=layouts,
         step_time_s=step_time_s,
-        throughput_samples_per_s=Estimate(
-            value=global_batch / step_s, low=global_batch / step_time_s.high,
-            high=global_batch / step_time_s.low, coverage=step_time_s.coverage,
-        ),
+        throughput_samples_per_s=throughput(global_batch, step_time_s),
         memory_gib=max(by_group.values(), default=0.0),
         memory_gib_by_group=by_group,
         **(there[0] if len(there) == 1 else {}),

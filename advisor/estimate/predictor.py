@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Final, Literal, overload
+from typing import Any, Final, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,16 +18,9 @@ from numpy.typing import NDArray
 from advisor.answer import Candidate, CompletionWay, Explanation, Predictions, Refused
 from advisor.catalogue import Catalogue, InstanceType, OfferFilter, Offers, Pricing
 from advisor.errors import UsageError
-from advisor.estimate.answer import candidate, explanation, on_demand_price
+from advisor.estimate.answer import candidate, explanation, on_demand_price, reasons
 from advisor.estimate.best import best_columns
-from advisor.estimate.case import (
-    Anchors,
-    Constants,
-    StepCase,
-    constants,
-    host_anchor,
-    host_core_speed,
-)
+from advisor.estimate.case import Anchors, Constants, StepCase, constants, host_anchor
 from advisor.estimate.completion import (
     Completion,
     SideCosts,
@@ -39,48 +32,74 @@ from advisor.estimate.completion import (
 from advisor.estimate.knowledge.known import OwnRuns, measured_runs
 from advisor.estimate.knowledge.layout_model import usual_stack
 from advisor.estimate.knowledge.learned import Learned
-from advisor.estimate.time_columns import STATUSES, TimeColumns
+from advisor.estimate.time_columns import TimeColumns
 from advisor.estimate.ways.beside import beside_words
 from advisor.estimate.ways.data_parallel import as_recorded, is_answer
 from advisor.estimate.ways.model_parallel import check_stack
 from advisor.estimate.ways.programs import program_columns
 from advisor.estimate.ways.recorded_units import check_space
-from advisor.estimate.words import reasons
 from advisor.jobs import NO_LENGTH, Job, as_commonly_run, load_job
 from advisor.machines import Fleet, catalogue_fleet, limited_fleet, slowed_by_baseline
 from advisor.planners.core import HOUR_S, Device, Work
 from advisor.planners.layouts import SearchSpace
 from advisor.planners.step import Devices, is_known_by_runs, step_time, steps_s, unmeasured
 
-__all__ = ["STATUSES", "Learned", "Predictor", "TimeColumns"]
-
-
-# The analytic estimate: the planners' laws over a catalogue, anchored on what was measured.
-
-
 # Cases kept: of a question and of what would change its answer, with and without a layout.
 _CASES_KEPT: Final = 4
 
 
-class Physics:
-    """Steps of jobs on machines, by physics alone."""
+class Predictor:
+    """Estimates training jobs on cloud configurations, anchored on the host's measured step.
+
+    Parameters
+    ----------
+    catalogue : Catalogue, optional
+        The bundled (or the user's updated) one by default.
+    learned : Learned or None
+        What was learned from runs. By default the user's own model, else the one that ships;
+        None for physics alone.
+    """
+
+    name: Final = "roofline"
+    version: Final = "1"
 
     def __init__(
-        self, catalogue: Catalogue | None = None, *, constants: Constants | None = None
+        self,
+        catalogue: Catalogue | None = None,
+        *,
+        constants: Constants | None = None,
+        learned: Learned | Literal["default"] | None = "default",
     ) -> None:
         self.catalogue = catalogue if catalogue is not None else Catalogue.load()
         self._constants = constants
-        self._fleet: Fleet | None = None
         self._limited: dict[tuple[float | None, float | None, bool], Fleet] = {}
-        self._side_prices: SidePrices | None = None
         self.own_runs = OwnRuns(self)
         # what was last asked of the catalogue's machines, with what was found of them
         self._cases: tuple[tuple[Job, tuple[object, ...], StepCase], ...] = ()
+        self.learned = Learned.default() if learned == "default" else learned
+
+    def __repr__(self) -> str:
+        """Say what the estimates rest on."""
+        runs = (
+            "" if self.learned is None else f" + {self.learned.about['records']:,} labelled runs"
+        )
+        return f"<Predictor: {self.name} {self.version}{runs}; {self.catalogue!r}>"
+
+    @classmethod
+    def load(
+        cls, folder: str | Path | None = None, *, catalogue: Catalogue | None = None
+    ) -> Predictor:
+        """Return a predictor with a model that ``advisor train`` wrote.
+
+        Raises ModelError if there is no such model, it was changed, or was fitted on other
+        features.
+        """
+        return cls(catalogue, learned="default" if folder is None else Learned.open(Path(folder)))
 
     @property
     def constants(self) -> Constants:
         """The fitted constants in use."""
-        return self._constants if self._constants is not None else constants()
+        return self._constants or constants()
 
     def calibration_factor(self, job: Job, device: Device | None) -> float | None:
         """Return by what measured steps change the model's step on ``device``; None without.
@@ -98,12 +117,10 @@ class Physics:
         factor, _ = anchors.calibration([device], bare.log_sd, self.constants)
         return float(np.exp(factor[0]))
 
-    @property
+    @cached_property
     def fleet(self) -> Fleet:
-        """The catalogue's types as columns, made once."""
-        if self._fleet is None:
-            self._fleet = catalogue_fleet(self.catalogue)
-        return self._fleet
+        """The catalogue's types as columns."""
+        return catalogue_fleet(self.catalogue)
 
     def fleet_of(self, job: Job) -> Fleet:
         """Return the catalogue's types as the job's limits leave them to it, made once."""
@@ -123,9 +140,11 @@ class Physics:
 
     def side_costs(self, job: Job, offers: Offers) -> SideCosts:
         """Return what storage and outgoing traffic of ``job`` add to each offer."""
-        if self._side_prices is None:
-            self._side_prices = side_prices(self.catalogue)
-        return self._side_prices.costs(job, offers)
+        return SideCosts.of(job, self.catalogue.types, offers, self._side_prices)
+
+    @cached_property
+    def _side_prices(self) -> SidePrices:
+        return side_prices(self.catalogue)
 
     def case(
         self,
@@ -145,22 +164,23 @@ class Physics:
 
         Raises UsageError if the space fixes what only a transformer of known dimensions has.
         """
+        asked: dict[str, Any] = {"known_network": known_network, "believes": believes}
         if fleet is not None:
-            return self._case(job, fleet, space, known_network=known_network, believes=believes)
-        key = space, known_network, believes, id(self.constants), self.fleet_of(job)
+            return self._case(job, limited_fleet(fleet, job), space, **asked)
+        # Machines are the same where they are the same object: columns do not compare.
+        machines = self.fleet_of(job)
+        key = space, known_network, believes, id(self.constants), id(machines)
         for known, with_, case in self._cases:
-            # Machines are the same where they are the same object: columns do not compare.
-            if known is job and with_[:-1] == key[:-1] and with_[-1] is key[-1]:
+            if known is job and with_ == key:
                 return case
-        case = self._case(job, None, space, known_network=known_network, believes=believes)
+        case = self._case(job, machines, space, **asked)
         self._cases = ((job, key, case), *self._cases)[:_CASES_KEPT]
         return case
 
     def _case(
-        self, job: Job, fleet: Fleet | None, space: SearchSpace | None, *, known_network: bool,
+        self, job: Job, machines: Fleet, space: SearchSpace | None, *, known_network: bool,
         believes: bool,
     ) -> StepCase:  # fmt: skip
-        assert job.work is not None
         if space is not None:
             check_space(job, space)
         job = commonly_run(job, space)
@@ -168,7 +188,6 @@ class Physics:
         if space is not None:
             check_stack(space, job.work.setup)
         anchors = self.anchors(job, job.work)
-        machines = self.fleet_of(job) if fleet is None else limited_fleet(fleet, job)
         if machines.is_recorded and anchors.host is not None:
             # The very device that the anchor is of: what was measured holds for it as it is.
             machines = replace(machines, devices=Devices((anchors.host,)))
@@ -204,34 +223,15 @@ class Physics:
         known_network: bool = False,
     ) -> TimeColumns:
         """Estimate the same by physics alone."""
-        if job.work is None:
-            columns = self.program(job, type_index, count, fleet=fleet)
-        else:
+        if job.work is not None:
             case = self.case(job, fleet=fleet, space=space, known_network=known_network)
             columns = best_columns(case, type_index, count)
+        else:
+            machines = self.fleet_of(job) if fleet is None else limited_fleet(fleet, job)
+            columns = program_columns(job, machines, type_index, count)
         if fleet is not None and fleet.is_recorded and is_answer(job, space):
             return as_recorded(job, columns)
         return columns
-
-    def program(
-        self,
-        job: Job,
-        type_index: NDArray[np.int64],
-        count: NDArray[np.int64],
-        *,
-        fleet: Fleet | None = None,
-    ) -> TimeColumns:
-        """Estimate a program without training steps."""
-        if job.program is None:
-            raise ValueError(f"job {job.name} has neither work nor program")
-        return program_columns(
-            job,
-            job.program,
-            self.fleet_of(job) if fleet is None else limited_fleet(fleet, job),
-            host_core_speed(job),
-            type_index=type_index,
-            count=count,
-        )
 
     def anchors(self, job: Job, work: Work) -> Anchors:
         """Return the host's measured step and those of real runs; unusable ones are left out."""
@@ -254,113 +254,6 @@ class Physics:
                 run.device, float(predicted_s), run.step_s, float(log_sd), run.workers
             )
         return replace(anchors, others=self.own_runs.others(job, work, tuple(runs)))
-
-
-def commonly_run(job: Job, space: SearchSpace | None) -> Job:
-    """Return a described transformer in the stack that it is commonly trained with."""
-    work = job.work
-    if work is None or work.transformer is None or work.layers or work.setup.stack is not None:
-        return job
-    asked = space or SearchSpace()
-    is_split = any((degree or 1) > 1 for degree in (asked.tp, asked.pp, asked.cp, asked.ep))
-    moves = asked.offloads_alone and "zero_stages" in asked.fixed
-    stack = usual_stack(work, is_split=is_split, moves_state=moves)
-    return job if stack is None else replace(job, work=as_commonly_run(work, stack))
-
-
-# One offer rented for the whole job, in any way to complete it.
-
-
-def completed(
-    job: Job, columns: TimeColumns, catalogue: Catalogue, offers: Offers, offer_row: int,
-    side: SideCosts, way: CompletionWay, coverage: float,
-    step_columns: Callable[..., TimeColumns],
-) -> Completion:  # fmt: skip
-    """Return what the only row of the columns takes on the machines of one offer.
-
-    Raises UsageError if the job cannot be completed that way on machines of this offer.
-    """
-    name = str(catalogue.types.name[int(offers.type_index[offer_row])])
-    if (offers.pricing[offer_row] == "spot") != (way != "on-demand"):
-        wanted = "on-demand" if way == "on-demand" else "spot"
-        raise UsageError(
-            f"{way!r} needs {wanted} machines, and those of {name} are offered as "
-            f"{offers.pricing[offer_row]}",
-            hint=f'ask for pricing="{wanted}"',
-        )
-    if way == "on-demand":
-        return on_demand(job, columns, coverage)
-    if way == "spot-by-deadline":
-        raise UsageError(
-            f"{way!r} needs a deadline", hint="rank machines: advisor recommend --spot --deadline"
-        )
-    row, band = np.array([0]), offers.spot_interruption_band[[offer_row]]
-    if way == "spot":
-        return on_spot(job, columns, row, band, coverage)
-    # Loaded where spot machines are asked for.
-    from advisor.estimate.spot import elastic_workers, on_elastic_spot, on_spot_with_fallback
-
-    if way == "elastic-spot":
-        workers = elastic_workers(job, columns, row, step_columns)[0]
-        if workers is None:
-            raise UsageError(
-                f"the job runs on no fewer machines than {int(columns.count[0])} x {name}",
-                hint="an elastic job needs several machines that train data-parallel",
-            )
-        return on_elastic_spot(job, columns, row, band, [workers], coverage)
-    price = on_demand_price(offers, offer_row)
-    if price is None:
-        raise UsageError(
-            f"{name} is not sold on demand in {offers.regions[offers.region_index[offer_row]]}",
-            hint="choose another region, or plain spot",
-        )
-    beside = side.usd_per_h[[offer_row]]
-    ratio = (offers.price_usd_per_h[[offer_row]] + beside) / (price + beside)
-    return on_spot_with_fallback(job, columns, row, band, ratio, coverage)
-
-
-class Predictor(Physics):
-    """Estimates training jobs on cloud configurations, anchored on the host's measured step.
-
-    Parameters
-    ----------
-    catalogue : Catalogue, optional
-        The bundled (or the user's updated) one by default.
-    learned : Learned or None
-        What was learned from runs. By default the user's own model, else the one that ships;
-        None for physics alone.
-    """
-
-    name: Final = "roofline"
-    version: Final = "1"
-
-    def __init__(
-        self,
-        catalogue: Catalogue | None = None,
-        *,
-        constants: Constants | None = None,
-        learned: Learned | Literal["default"] | None = "default",
-    ) -> None:
-        super().__init__(catalogue, constants=constants)
-        self.learned = Learned.default() if learned == "default" else learned
-
-    def __repr__(self) -> str:
-        """Say what the estimates rest on."""
-        runs = (
-            "" if self.learned is None else f" + {self.learned.about['records']:,} labelled runs"
-        )
-        return f"<Predictor: {self.name} {self.version}{runs}; {self.catalogue!r}>"
-
-    @classmethod
-    def load(
-        cls, folder: str | Path | None = None, *, catalogue: Catalogue | None = None
-    ) -> Predictor:
-        """Return a predictor with a model that ``advisor train`` wrote.
-
-        Raises ModelError if there is no such model, it was changed, or was fitted on other
-        features.
-        """
-        return cls(catalogue, learned="default" if folder is None else Learned.open(Path(folder)))
 
     def step_columns(
         self,
@@ -394,15 +287,12 @@ class Predictor(Physics):
         """
         if self.learned is not None and fleet is None:
             columns = self.learned.corrected(job, self.catalogue, columns)
-        return self._sustained(job, columns, self.fleet_of(job) if fleet is None else fleet)
-
-    @staticmethod
-    def _sustained(job: Job, columns: TimeColumns, fleet: Fleet) -> TimeColumns:
-        """Return the columns with steps as processors keep them up over the whole job."""
-        work_h = columns.step_s * job.paid_steps / HOUR_S
-        if job.total_source == NO_LENGTH:
-            work_h = np.full(len(work_h), np.inf)
-        slower = slowed_by_baseline(job, fleet, columns.type_index, work_h)
+        is_endless = job.total_source == NO_LENGTH
+        work_h = np.inf if is_endless else columns.step_s * job.paid_steps / HOUR_S
+        slower = slowed_by_baseline(
+            job, fleet or self.fleet_of(job), columns.type_index,
+            np.broadcast_to(work_h, columns.step_s.shape),
+        )  # fmt: skip
         return replace(columns, step_s=columns.step_s * slower)
 
     @overload
@@ -548,54 +438,23 @@ class Predictor(Physics):
             partial(self.step_columns, space=space, known_network=known_network),
         )  # fmt: skip
         return self.candidate(
-            job,
-            columns,
-            done,
-            offers,
-            side,
-            offer_row=offer_row,
-            column=0,
-            completion_row=0,
-            coverage=coverage,
-            steady=on_demand(job, columns, coverage),
-        )
+            job, columns, done, offers, side, offer_row=offer_row, column=0, completion_row=0,
+            coverage=coverage, steady=on_demand(job, columns, coverage),
+        )  # fmt: skip
 
     def candidate(
-        self,
-        job: Job,
-        columns: TimeColumns,
-        completion: Completion,
-        offers: Offers,
-        side: SideCosts,
-        *,
-        offer_row: int,
-        column: int,
-        completion_row: int,
-        coverage: float,
-        rank: int = 1,
-        steady: Completion | None = None,
-    ) -> Candidate:
+        self, job: Job, columns: TimeColumns, completion: Completion, offers: Offers,
+        side: SideCosts, *, column: int, **row: Any,
+    ) -> Candidate:  # fmt: skip
         """Make the object of one row of the columns, rented by one offer.
 
-        ``steady`` are the columns' completions on demand, to set beside a spot offer.
+        ``**row``: what else ``answer.candidate`` takes.
         """
         return candidate(
-            job,
-            self.catalogue,
-            columns,
-            completion,
-            offers,
-            offer_row=offer_row,
-            column=column,
-            completion_row=completion_row,
-            side=side,
-            steady=steady,
-            host_core_speed=host_core_speed(job),
-            coverage=coverage,
+            job, self.catalogue, columns, completion, offers, side, column=column,
             why=self._why(job, columns, column),
-            rank=rank,
-            device=self.device_of(int(columns.type_index[column]), job),
-        )
+            device=self.device_of(int(columns.type_index[column]), job), **row,
+        )  # fmt: skip
 
     def _why(self, job: Job, columns: TimeColumns, column: int) -> tuple[str, ...]:
         """Say why the layout of one row was chosen."""
@@ -610,3 +469,63 @@ class Predictor(Physics):
             columns.layout(column),
             float(columns.step_s[column]),
         )
+
+
+def commonly_run(job: Job, space: SearchSpace | None) -> Job:
+    """Return a described transformer in the stack that it is commonly trained with."""
+    work = job.work
+    if work is None or work.transformer is None or work.layers or work.setup.stack is not None:
+        return job
+    asked = space or SearchSpace()
+    is_split = any((degree or 1) > 1 for degree in (asked.tp, asked.pp, asked.cp, asked.ep))
+    moves = asked.offloads_alone and "zero_stages" in asked.fixed
+    stack = usual_stack(work, is_split=is_split, moves_state=moves)
+    return job if stack is None else replace(job, work=as_commonly_run(work, stack))
+
+
+def completed(
+    job: Job, columns: TimeColumns, catalogue: Catalogue, offers: Offers, offer_row: int,
+    side: SideCosts, way: CompletionWay, coverage: float,
+    step_columns: Callable[..., TimeColumns],
+) -> Completion:  # fmt: skip
+    """Return what the only row of the columns takes on the machines of one offer.
+
+    Raises UsageError if the job cannot be completed that way on machines of this offer.
+    """
+    name = str(catalogue.types.name[int(offers.type_index[offer_row])])
+    if (offers.pricing[offer_row] == "spot") != (way != "on-demand"):
+        wanted = "on-demand" if way == "on-demand" else "spot"
+        raise UsageError(
+            f"{way!r} needs {wanted} machines, and those of {name} are offered as "
+            f"{offers.pricing[offer_row]}",
+            hint=f'ask for pricing="{wanted}"',
+        )
+    if way == "on-demand":
+        return on_demand(job, columns, coverage)
+    if way == "spot-by-deadline":
+        raise UsageError(
+            f"{way!r} needs a deadline", hint="rank machines: advisor recommend --spot --deadline"
+        )
+    row, band = np.array([0]), offers.spot_interruption_band[[offer_row]]
+    if way == "spot":
+        return on_spot(job, columns, row, band, coverage)
+    # Loaded where spot machines are asked for.
+    from advisor.estimate.spot import elastic_workers, on_elastic_spot, on_spot_with_fallback
+
+    if way == "elastic-spot":
+        workers = elastic_workers(job, columns, row, step_columns)[0]
+        if workers is None:
+            raise UsageError(
+                f"the job runs on no fewer machines than {int(columns.count[0])} x {name}",
+                hint="an elastic job needs several machines that train data-parallel",
+            )
+        return on_elastic_spot(job, columns, row, band, [workers], coverage)
+    price = on_demand_price(offers, offer_row)
+    if price is None:
+        raise UsageError(
+            f"{name} is not sold on demand in {offers.regions[offers.region_index[offer_row]]}",
+            hint="choose another region, or plain spot",
+        )
+    beside = side.usd_per_h[[offer_row]]
+    ratio = (offers.price_usd_per_h[[offer_row]] + beside) / (price + beside)
+    return on_spot_with_fallback(job, columns, row, band, ratio, coverage)

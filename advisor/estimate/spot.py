@@ -20,11 +20,12 @@ from advisor.estimate.completion import (
     Completion,
     Floats,
     Integers,
-    TimeLedger,
     hazards,
+    lasting,
     replayed,
     restart_s,
     save_of_rows_s,
+    time_parts,
     whole_run,
     widened,
 )
@@ -36,7 +37,6 @@ from advisor.planners.goodput import expected_completion
 from advisor.planners.spot import (
     GANG_EXPONENT,
     Column,
-    FallbackRun,
     Rental,
     RentalColumns,
     Spells,
@@ -61,19 +61,17 @@ from advisor.planners.spot import (
 from advisor.quantities import QUANTILES
 from advisor.records import packaged_spot_history
 
-# A way to complete a job: on as many spot machines as there are, up to a number (elastic).
-#
-# Data-parallel workers only: the batch stays, so fewer machines take more micro-batches, and every
-# count has the step time that the estimate gives it. See ``planners.spot.timelines``.
-
-
 # Counts that are looked at everywhere: powers of two and the middle between two of them.
 _LARGEST_POWER: Final = 13
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
-    """What a job can run on: counts of machines, and the throughput on each."""
+    """What a job can run on: counts of machines, and the throughput on each.
+
+    Of data-parallel workers only: the batch stays, so fewer machines take more micro-batches, and
+    every count has the step time that the estimate gives it. See ``planners.spot.timelines``.
+    """
 
     counts: NDArray[np.int64]  # (k,); ascending; the last is all
     rate: Column  # (k,); throughput by that on all machines, ascending to 1
@@ -163,12 +161,6 @@ def _replayed(spells: Spells, begin: Column, workers: Workers, job: SpotJob) -> 
     return cut(rental, start, begins)
 
 
-# A way to complete a job: on spot machines, and on demand while there are none.
-#
-# The same machines in the same region: the job moves to on-demand ones when spot machines are
-# taken away, and back when they have been there again for a while (``planners.spot.timelines``).
-
-
 # A record is long enough if it lasts twice the time on demand: moves at most double that
 # (``planners.spot.availability.settling_s``), and behind its end the job goes on on demand anyway.
 _PROGRESS: Final = 0.5
@@ -179,6 +171,9 @@ def fallback_rentals(
     price_ratio: Column,
 ) -> RentalColumns:  # fmt: skip
     """Return what jobs take and rent, one row a job; ``hazard`` is relative to the history.
+
+    On the same machines in the same region: the job moves to on-demand ones when spot machines are
+    taken away, and back when they have been there again for a while (``planners.spot.timelines``).
 
     ``price_ratio``: of a spot hour to an on-demand hour.
     """
@@ -299,12 +294,6 @@ def _spot_ways_completion(
     )  # fmt: skip
 
 
-# The whole job on spot machines by a deadline: on demand or waiting where its plan says so.
-#
-# The plan and its replay are ``planners.spot.deadline``'s, the same that ``advisor simulate spot``
-# follows; here they get the step's own error, what a whole run adds, and the parts of the time.
-
-
 _SHOWN = (0.1, 0.5, 0.9)
 _STARTS = 16  # in each record, as many as the simulator takes
 
@@ -313,9 +302,17 @@ def late_fractions(
     job: Job, columns: TimeColumns, rows: Integers, bands: Floats, deadline_h: float
 ) -> Floats:
     """Return the probability that each row misses a deadline by its plan."""
+    jobs, _, error = _whole_runs(job, columns, rows, bands)
+    return _late(jobs, deadline_h, error)
+
+
+def _whole_runs(
+    job: Job, columns: TimeColumns, rows: Integers, bands: Floats
+) -> tuple[list[SpotJob], Floats, Floats]:
+    """Return the jobs of rows, the factor of whole runs in them, and the error of ln(time)."""
     factors, added = whole_run(job, columns, None)
-    jobs = spot_jobs(job, columns, rows, bands, factors[rows])
-    return _late(jobs, deadline_h, _error(columns, rows, added))
+    error = np.asarray(np.hypot(columns.log_sd, added)[rows])
+    return spot_jobs(job, columns, rows, bands, factors[rows]), factors[rows], error
 
 
 def _late(jobs: list[SpotJob], deadline_h: float, error: Floats) -> Floats:
@@ -331,13 +328,16 @@ def on_spot_by_deadline(
 ) -> Completion:  # fmt: skip
     """Return what the job takes by the plan that costs least and keeps the deadline.
 
+    The plan and its replay are ``planners.spot.deadline``'s, the same that ``advisor simulate
+    spot`` follows; here they get the step's own error, what a whole run adds, and the parts of the
+    time.
+
     ``rows``, ``bands``: as for ``on_spot_with_fallback``; each row can keep the deadline on
     demand; ``usd_per_h``: (n,); spot and on-demand price of all machines, with what is paid by the
     hour besides [USD/h]; ``coverage``: of the interval; no job that can keep the deadline ends
     behind it.
     """
-    factors, added = whole_run(job, columns, None)
-    jobs = spot_jobs(job, columns, rows, bands, factors[rows])
+    jobs, factor, error = _whole_runs(job, columns, rows, bands)
     runs = [
         replay_plan(
             scaled_records(packaged_spot_history(), float(columns.count[row]), float(hazard)),
@@ -348,21 +348,6 @@ def on_spot_by_deadline(
             rows, jobs, hazards(bands), *usd_per_h, strict=True
         )
     ]  # fmt: skip
-    error = _error(columns, rows, added)
-    return _completion(
-        job, columns, rows, jobs, runs, usd_per_h, deadline_h, coverage, factors[rows], error
-    )
-
-
-def _error(columns: TimeColumns, rows: Integers, added: Floats) -> Floats:
-    return np.asarray(np.hypot(columns.log_sd, added)[rows])
-
-
-def _completion(
-    job: Job, columns: TimeColumns, rows: Integers, jobs: list[SpotJob], runs: list[FallbackRun],
-    usd_per_h: tuple[Floats, Floats], deadline_h: float, coverage: float, factor: Floats,
-    error: Floats,
-) -> Completion:  # fmt: skip
     ratio = usd_per_h[0] / usd_per_h[1]
     work_s = np.array([one.work_s for one in jobs])
     whole_s = np.array([with_saves_s(one) for one in jobs])
@@ -376,7 +361,7 @@ def _completion(
     finish_h[:, 2] = np.minimum(finish_h[:, 2], np.maximum(surely_h, deadline_h))
     finish_h[:, 0] = np.minimum(finish_h[:, 0], finish_h[:, 1])
     stalls_s = work_s * (1.0 - 1.0 / factor)
-    ledger = TimeLedger.of(job, select(columns, rows), whole_run_s=stalls_s)
+    parts_s = time_parts(job, select(columns, rows), whole_run_s=stalls_s)
     spot_h, on_demand_h = (one.mean(axis=1) / HOUR_S for one in (spot_s, on_demand_s))
     quantiles_s = np.quantile(billed_s, _SHOWN, axis=1).T
     return Completion(
@@ -390,5 +375,5 @@ def _completion(
         on_demand_h=on_demand_h,
         rented_h=spot_h + on_demand_h,
         late_fraction=_late(jobs, deadline_h, error),
-        ledger=ledger.lasting(finish_s[:, 1], whole_s - work_s),
+        parts_s=lasting(parts_s, finish_s[:, 1], whole_s - work_s),
     )

@@ -146,17 +146,24 @@ def integer_layouts(rows: int, **columns: Any) -> Layouts:
     return Layouts(**whole)
 
 
+def no_times(
+    way: int, type_index: Integers, count: Integers, status: Integers, *, startup_s: Floats,
+    data_in_s: Floats, dp: Integers | int = 1,
+) -> TimeColumns:  # fmt: skip
+    """Return columns of rows that are not estimated yet; they know why they cannot be."""
+    n = len(count)
+    none, zeros = np.full(n, np.nan), np.zeros(n)
+    return TimeColumns(
+        type_index=type_index, count=count, status=status, way=np.full(n, way),
+        step_s=none, log_sd=none.copy(), shares={name: none.copy() for name in WAITS},
+        layouts=integer_layouts(n, dp=dp), memory_bytes=none.copy(), host_bytes=zeros,
+        startup_s=startup_s, data_in_s=data_in_s, is_extrapolating=zeros > 0,
+    )  # fmt: skip
+
+
 def shares_of(parts_s: dict[Bottleneck, Floats]) -> tuple[Floats, dict[Bottleneck, Floats]]:
     """Return the sum of a step's parts, and each part's share of it; what is missing is 0."""
     rows = len(next(iter(parts_s.values())))
     total = np.sum(list(parts_s.values()), axis=0)
     with np.errstate(divide="ignore", invalid="ignore"):
         return total, {name: parts_s.get(name, np.zeros(rows)) / total for name in WAITS}
-
-
-def spread(values: NDArray[np.generic], rows: Integers, length: int) -> Floats:
-    """Put the rows that could be estimated back among all rows; the others are nan or 0."""
-    is_count = values.dtype.kind in "iub"
-    out = np.zeros(length) if is_count else np.full(length, np.nan)
-    out[rows] = values
-    return out

@@ -1,4 +1,9 @@
-"""Jobs that were never run: a model described in a few numbers or by its configuration file."""
+"""Jobs that were never run: a model described in a few numbers or by its configuration file.
+
+Beside them what is said of any job's model: that a recorded one is a transformer (``recognised``),
+the training software that it has or would have (``with_setup``, ``setup_words``), and its step in
+the units of people who train transformers (``training_units``).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -45,7 +50,6 @@ from advisor.planners.step import (
 from advisor.quantities import percent_text
 
 if TYPE_CHECKING:
-    from advisor.jobs.named import NamedModel
     from advisor.planners.step import DescribedModel
 
 
@@ -84,11 +88,10 @@ def read_model(
     try:
         return step.read_config(read_content(path), sequence=sequence, image=image)
     except PlanningError as error:
-        known = _known(path)
-        if known is None:
+        if not (known := _known(path)):
             raise
         # Its whole configuration says no more.
-        raise PlanningError(f"{known.name}: {error}", hint=_PROFILE, exit_code=2) from error
+        raise PlanningError(f"{known[0]}: {error}", hint=_PROFILE, exit_code=2) from error
 
 
 # A model's name on a hub, of an organisation or without: no path of somebody's disk.
@@ -103,7 +106,7 @@ def model_name(path: Path) -> str:
     Raises UsageError if the file cannot be read.
     """
     if known := _known(path):
-        return known.name
+        return known[0]
     file = (path / _CONFIG if path.is_dir() else path).resolve()
     if file.name != _CONFIG:
         return file.stem
@@ -111,7 +114,7 @@ def model_name(path: Path) -> str:
     return said[1] if said else file.parent.name or "model"
 
 
-def _known(path: Path) -> NamedModel | None:
+def _known(path: Path) -> tuple[str, dict[str, Any]] | None:
     from advisor.jobs.named import named_model  # most jobs are recorded, and name no model
 
     return named_model(path)
@@ -123,7 +126,7 @@ def read_content(path: Path) -> dict[str, Any]:
     Raises UsageError if it cannot be read or is no JSON object.
     """
     if known := _known(path):
-        return known.config
+        return known[1]
     file = path / _CONFIG if path.is_dir() else path
     hint = "name the config.json of a Hugging Face model, or give --layers, --hidden, ..."
     return object_in(file, "the model", error=UsageError, hint=hint)
@@ -172,8 +175,7 @@ def described_job(
         total_steps=1.0 if steps is None else steps,
         total_source=NO_LENGTH if steps is None else "given: --total-steps",
         # A loader of its own that keeps up: how long a sample takes was not seen.
-        feed=Feed(workers=1, cpu_s_per_sample=None, wait_s=0.0, sample_bytes=None,
-                  dataset_samples=None, unseen=unseen),
+        feed=Feed(workers=1, unseen=unseen),
         measured=None,
         peak_rss_bytes=0,
         recorded_batch=work.micro_batch,
@@ -192,69 +194,54 @@ def unseen_input(model: DescribedModel) -> str:
     return "images" if isinstance(model, ConvolutionalNetwork) or not model.vocabulary else ""
 
 
-# Defaults of a described job where its user does not say: batch and sequence.
-#
-# | model                          | samples of a step | source                                  |
-# |--------------------------------|-------------------|-----------------------------------------|
-# | decoder, trained whole         | 0.5 to 4 M tokens | GPT-3, 2020, table 2.1; Llama 2, 3      |
-# | any, adapters or frozen layers | 128               | Alpaca (Taori et al., 2023)             |
-# | encoder of text                | 256               | BERT (Devlin et al., 2019, A.2)         |
-# | encoder of pictures            | 1,024             | DeiT (Touvron et al., 2021, table 9)    |
-# | convolutional network          | 256               | He et al., 2016, section 3.4            |
-# | encoder-decoder of text        | 128               | T5 (Raffel et al., 2020, section 3.1.2) |
-# | encoder-decoder of speech      | 256               | Whisper (Radford et al., 2022, app. F)  |
-# | diffusion U-Net                | 2,048             | model card of Stable Diffusion 1.5      |
-# | pictures beside words          | 32,768            | CLIP (Radford et al., 2021, table 18)   |
-# | encoder of sound               | 384 (1.6 h)       | wav2vec 2.0 (Baevski et al., 2020, 4.2) |
-
-
 # (parameters below, tokens of a step): GPT-3's sizes up to 13 B, Llama 2's batch above.
 _TOKENS: Final = ((2e9, 2**19), (10e9, 2**20), (20e9, 2**21), (float("inf"), 2**22))
 _FINE_TUNED: Final = 128
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Default:
-    """A value that was taken, and what to say of it."""
+def default_batch(model: DescribedModel, setup: TrainingSetup) -> tuple[int, str]:
+    """Return the samples of a step over all devices where none are given, and whose they are.
 
-    value: int
-    note: str
-
-
-def default_batch(model: DescribedModel, setup: TrainingSetup) -> Default:
-    """Return the samples of a step over all devices where none are given.
+    | model                         | samples of a step | source                                  |
+    |-------------------------------|-------------------|-----------------------------------------|
+    | decoder, trained whole        | 0.5 to 4 M tokens | GPT-3, 2020, table 2.1; Llama 2, 3      |
+    | any, adapters, frozen layers  | 128               | Alpaca (Taori et al., 2023)             |
+    | encoder of text               | 256               | BERT (Devlin et al., 2019, A.2)         |
+    | encoder of pictures           | 1,024             | DeiT (Touvron et al., 2021, table 9)    |
+    | convolutional network         | 256               | He et al., 2016, section 3.4            |
+    | encoder-decoder of text       | 128               | T5 (Raffel et al., 2020, section 3.1.2) |
+    | encoder-decoder of speech     | 256               | Whisper (Radford et al., 2022, app. F)  |
+    | diffusion U-Net               | 2,048             | model card of Stable Diffusion 1.5      |
+    | pictures beside words         | 32,768            | CLIP (Radford et al., 2021, table 18)   |
+    | encoder of sound              | 384 (1.6 h)       | wav2vec 2.0 (Baevski et al., 2020, 4.2) |
 
     Examples
     --------
     >>> gpt2 = Transformer(layers=12, hidden=768, heads=12, sequence=1024, vocabulary=50257)
-    >>> default_batch(gpt2, TrainingSetup()).value
+    >>> default_batch(gpt2, TrainingSetup())[0]
     512
     """
     if setup.has_adapters or setup.frozen_fraction > 0:
-        return _default(_FINE_TUNED, "as in fine-tuning of Alpaca")
+        return _FINE_TUNED, "as in fine-tuning of Alpaca"
     if isinstance(model, ConvolutionalNetwork):
-        return _default(256, "as ResNet was trained")
+        return 256, "as ResNet was trained"
     if isinstance(model, step.EncoderDecoder):
-        if model.audio_channels:
-            return _default(256, "as Whisper was trained")
-        return _default(128, "as T5 was trained")
+        return (256, "as Whisper was trained") if model.audio_channels else (
+            128, "as T5 was trained"
+        )  # fmt: skip
     if isinstance(model, step.DiffusionUNet):
-        return _default(2048, "as Stable Diffusion was trained")
+        return 2048, "as Stable Diffusion was trained"
     if isinstance(model, step.Towers):
-        if len(model.towers) > 1:
-            return _default(2**15, "as CLIP was trained")
-        return _default(384, "about 1.6 h of sound, as wav2vec 2.0 was trained")
+        sound = 384, "about 1.6 h of sound, as wav2vec 2.0 was trained"
+        return (2**15, "as CLIP was trained") if len(model.towers) > 1 else sound
     if not model.is_causal:
-        seen = (256, "BERT") if model.vocabulary else (1024, "DeiT")
-        return _default(seen[0], f"as {seen[1]} was trained")
+        return (256, "as BERT was trained") if model.vocabulary else (1024, "as DeiT was trained")
     parameters = transformer_parameters(model)
     tokens = next(tokens for below, tokens in _TOKENS if parameters < below)
     # A power of two, which layouts divide.
     samples = 2 ** (max(tokens // model.sequence, 1).bit_length() - 1)
-    return _default(
-        samples, f"about {tokens / 2**20:g} M tokens, as models of {parameters / 1e9:.3g} B were"
-        " trained",
-    )  # fmt: skip
+    meant = f"{tokens / 2**20:g} M tokens, as models of {parameters / 1e9:.3g} B were trained"
+    return samples, f"about {meant}"
 
 
 def described_defaults(
@@ -263,19 +250,12 @@ def described_defaults(
     """Return the samples of a step over all devices, and sentences on what nobody said of them."""
     said = []
     if batch is None:
-        found = default_batch(model, setup)
-        batch = found.value
-        said.append(found.note)
+        batch, why = default_batch(model, setup)
+        usual = f"{counted(batch, 'sample')} a step, {why}"
+        said.append(f"no batch was given: {usual}; --batch sets it")
     if isinstance(model, step.DiffusionUNet):
         said.append("text encoder and autoencoder are not counted: their outputs are stored")
     return batch, tuple(said)
-
-
-def _default(value: int, why: str) -> Default:
-    return Default(
-        value=value,
-        note=f"no batch was given: {counted(value, 'sample')} a step, {why}; --batch sets it",
-    )
 
 
 def sequence_notes(model: DescribedModel, longest: int | None) -> tuple[str, ...]:
@@ -291,9 +271,6 @@ def sequence_notes(model: DescribedModel, longest: int | None) -> tuple[str, ...
     return (
         f"no sequence was given: {model.sequence:,} tokens a sample{most}; --sequence sets it",
     )
-
-
-# Recorded models that are transformers: what their layouts then rest on, said and settable.
 
 
 _NOTE: Final = "recognised as a transformer"
@@ -348,9 +325,6 @@ def recorded_heads(operators: Columns) -> int | None:
         if is_attention and len(sizes) == 4 and sizes[1].isdigit():
             seen[int(sizes[1])] += count
     return seen.most_common(1)[0][0] if seen else None
-
-
-# A job with other training software than it was recorded or described with.
 
 
 # What a recorded step can be asked about: the others change what it computes.
@@ -465,9 +439,6 @@ def _flag(name: str) -> str:
     return _FLAGS.get(name, f"--{name}")
 
 
-# The training software of a job in words, for reports.
-
-
 _OPTIMIZERS: Final = {
     "adamw": "AdamW", "adamw-8bit": "8-bit AdamW", "adamw-bf16": "AdamW with bf16 moments",
     "sgd": "SGD", "sgd-momentum": "SGD with momentum", "adafactor": "Adafactor",
@@ -525,11 +496,6 @@ def _has_attention(work: Work) -> bool:
     )
 
 
-# Answers in the units of people who train transformers: tokens, utilisation, GPU-hours.
-#
-# Every function takes a job, the time of its step, and the devices it runs on; all are pure.
-
-
 def tokens_per_sample(job: Job) -> int | None:
     """Return the tokens of a sample of text; None for other jobs."""
     model = None if job.work is None else job.work.transformer
@@ -572,11 +538,6 @@ def utilisation(job: Job, step_s: float, devices: int, device: Device) -> Utilis
     )
 
 
-def accelerator_hours(devices: int, hours: float) -> float:
-    """Return accelerators times hours, as clouds and model cards count [h]."""
-    return devices * hours
-
-
 def training_units(
     job: Job, step_s: float, devices: int, device: Device | None, *, hours: float | None = None
 ) -> TrainingUnits:
@@ -594,7 +555,7 @@ def training_units(
         tokens_per_step=None if tokens is None else float(job.global_batch * tokens),
         tokens_per_s=tokens_per_s(job, step_s),
         utilisation=None if device is None else utilisation(job, step_s, devices, device),
-        accelerator_hours=accelerator_hours(devices, whole) if has_length else None,
+        accelerator_hours=devices * whole if has_length else None,
         total_tokens=None
         if tokens is None or not has_length
         else job.total_steps * job.global_batch * tokens,

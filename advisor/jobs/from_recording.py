@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from advisor.collectors.derive import (
     Resources,
@@ -18,7 +17,7 @@ from advisor.collectors.errors import duration_text
 from advisor.collectors.format import DeepStep, Loading, Recording, Saves, StepTime, TotalWork
 from advisor.errors import NotKnownError, RunError, UsageError
 from advisor.jobs.describe import recognised, recorded_heads
-from advisor.jobs.job import NO_FEED, Feed, Job, Measured, recorded_data
+from advisor.jobs.job import Feed, Job, Lengths, Measured, recorded_data
 from advisor.jobs.recorded_work import recorded_precision, recorded_setup, whole_work
 from advisor.planners.core import PlanningError
 from advisor.planners.step import idle_s_per_sample
@@ -63,7 +62,7 @@ def job_from_recording(
     (``collectors.derive.certainty``) and no step was traced on a processor. Raises UsageError if a
     given length or batch makes no sense.
     """
-    lengths = (epochs, total_steps, total_samples)
+    lengths: Lengths = epochs, total_steps, total_samples
     _check_lengths(*lengths, global_batch)
     is_length_given = any(length is not None for length in lengths)
     step = recording.step_time
@@ -82,18 +81,15 @@ def job_from_recording(
             )
         from advisor.jobs.untraced import rounds_job
 
-        return rounds_job(
-            recording,
-            step,
-            recording.rounds,
-            epochs=epochs,
-            total_steps=total_steps,
-            total_samples=total_samples,
-            startup_log_sd=startup_log_sd,
-        )
+        return rounds_job(recording, step, recording.rounds, lengths, startup_log_sd)
     missing = shortfall_of(recording, is_length_given=is_length_given)
-    if missing and not _is_traced_on_processor(recording):
-        raise NotKnownError(missing[0], hint=_or_rehearse(missing[1], recording))
+    # Other machines are asked about a processor's traced step, whatever the clock here said; the
+    # machine of the recording, which it does enter, is refused (``StepCase.status``).
+    if missing and (recording.deep_step is None or recording.deep_step.device != "cpu"):
+        why, hint = missing
+        if recording.deep_step is None:  # what needs no clock
+            hint += "; or compute nothing: advisor profile --rehearse SCRIPT answers for GPUs"
+        raise NotKnownError(why, hint=hint)
     if recording.deep_step is None and step is None:
         raise RunError(
             f"the rehearsal {recording.run_id} saw no whole training step",
@@ -104,9 +100,8 @@ def job_from_recording(
             f"run {recording.run_id} has step times but no traced step",
             hint="profile for longer (advisor profile --for 120s), so that one step can be traced",
         )
-    loading = recording.loading
-    local_batch = _local_batch(recording, recording.deep_step, loading)
-    deep = recording.deep_step
+    loading, deep = recording.loading, recording.deep_step
+    local_batch = _local_batch(recording, deep, loading)
     if deep.elsewhere:
         raise RunError(
             f"the run {recording.run_id} shows one rank's part alone: others run {deep.elsewhere}",
@@ -114,23 +109,24 @@ def job_from_recording(
             "model: --model config.json",
         )
     recorded_global = local_batch * (recording.world_size // deep.ranks)
-    steps, source = _recorded_length(
-        recording, recorded_global, epochs, total_steps, total_samples
-    )
+    steps, source = _recorded_length(recording, recorded_global, lengths)
     batch = global_batch or recorded_global
-    saves = _checkpoints(recording.saves, recording.deep_step.parameter_bytes)
+    saves = _checkpoints(recording.saves, deep.parameter_bytes)
     used = resources_of(recording)
     ends, end_steps = _epoch_ends(recording, step, steps, recorded_global)
+    samples = loading.dataset_samples if loading else None
+    has_epochs = bool(samples) and steps * recorded_global >= 2 * float(samples or 1)
+    has_unseen_ends = has_epochs and recording.boundary_s is None
     job = Job(
         name=recording.run_id,
-        work=whole_work(recording, recording.deep_step),
+        work=whole_work(recording, deep),
         program=None,
         global_batch=batch,
-        heads=recorded_heads(recording.deep_step.operators),
+        heads=recorded_heads(deep.operators),
         total_steps=steps * recorded_global / batch,
         total_source=source,
         feed=_feed(recording, step, local_batch, used),
-        measured=_measured(recording, step, recording.deep_step),
+        measured=_measured(recording, step, deep),
         peak_rss_bytes=recording.peak_rss_bytes,
         recorded_batch=local_batch,
         # Once each, whatever the number of steps: the start, and the end after the last step.
@@ -138,9 +134,7 @@ def job_from_recording(
         epochs=ends,
         epoch_end_steps=end_steps * recorded_global / batch,
         resources=used,
-        transfers=recorded_data(
-            loading.dataset_samples if loading else None, loading.sample_bytes if loading else None
-        ),
+        transfers=recorded_data(samples, loading.sample_bytes if loading else None),
         checkpoint_bytes=None if saves is None else saves.size_bytes,
         checkpoint_s=None if saves is None or step is None else saves.seconds,
         assumptions=_assumed(recording),
@@ -156,27 +150,11 @@ def job_from_recording(
             recording.boundary_half_width_s,
             recording.boundary_s,
         ),
-        unseen_log_sd=_unseen_log_sd(recording, steps, recorded_global),
+        unseen_log_sd=_UNSEEN_ENDS_LOG_SD if has_unseen_ends else 0.0,
         spread=rank_spread(recording),
         noise=gradient_noise(recording),
     )
     return recognised(job)
-
-
-def _is_traced_on_processor(recording: Recording) -> bool:
-    """Whether other machines are asked about the traced step alone, whatever the clock here said.
-
-    The machine of the recording, which the clock does enter, is refused
-    (``estimate.case.StepCase.status``).
-    """
-    return recording.deep_step is not None and recording.deep_step.device == "cpu"
-
-
-def _or_rehearse(hint: str, recording: Recording) -> str:
-    """Return the hint with the way that needs no clock, where no step could be traced."""
-    if recording.deep_step is not None:
-        return hint
-    return f"{hint}; or compute nothing: advisor profile --rehearse SCRIPT answers for GPUs"
 
 
 def _unclocked(recording: Recording) -> tuple[str, ...]:
@@ -244,14 +222,9 @@ def _local_batch(recording: Recording, deep: DeepStep, loading: Loading | None) 
     )
 
 
-def _recorded_length(
-    recording: Recording,
-    batch: int,
-    epochs: float | None,
-    total_steps: float | None,
-    total_samples: float | None,
-) -> tuple[float, str]:
+def _recorded_length(recording: Recording, batch: int, lengths: Lengths) -> tuple[float, str]:
     """Return the steps of the whole job and where that number comes from."""
+    epochs, total_steps, total_samples = lengths
     if total_steps is not None:
         return total_steps, "given: --total-steps"
     if total_samples is not None:
@@ -297,34 +270,21 @@ def _epoch_ends(
     return steps * batch / loading.dataset_samples, recording.boundary_s / step.corrected_s
 
 
-def _unseen_log_sd(recording: Recording, steps: float, batch: int) -> float:
-    """Return what ends of epochs add that the job has and the recording has not."""
-    samples = recording.loading.dataset_samples if recording.loading else None
-    has_ends = bool(samples) and steps * batch >= 2 * float(samples or 1)
-    return _UNSEEN_ENDS_LOG_SD if has_ends and recording.boundary_s is None else 0.0
-
-
 def _feed(recording: Recording, step: StepTime | None, samples: int, used: Resources) -> Feed:
     seen = recording.loading
     if seen is None:
-        return NO_FEED if recording.rehearsal is None else replace(NO_FEED, unseen="samples")
-    return Feed(
-        workers=seen.workers,
-        cpu_s_per_sample=seen.cpu_s_per_sample,
+        return Feed(unseen="" if recording.rehearsal is None else "samples")
+    idle_s = 0.0 if step is None else idle_s_per_sample(
+        step_s=step.corrected_s,
         wait_s=seen.wait_s,
-        sample_bytes=seen.sample_bytes,
-        dataset_samples=seen.dataset_samples,
-        idle_s_per_sample=0.0
-        if step is None
-        else idle_s_per_sample(
-            step_s=step.corrected_s,
-            wait_s=seen.wait_s,
-            cpu_s=seen.cpu_s_per_sample,
-            samples=samples,
-            workers=seen.workers,
-            busy_cores=(used.busy_cores or 0.0) + _cores_waited_for(recording),
-            cores=recording.host.cpu_limit or recording.host.logical_cpus,
-        ),
+        cpu_s=seen.cpu_s_per_sample,
+        samples=samples,
+        workers=seen.workers,
+        busy_cores=(used.busy_cores or 0.0) + _cores_waited_for(recording),
+        cores=recording.host.cpu_limit or recording.host.logical_cpus,
+    )  # fmt: skip
+    return Feed(
+        **{name: getattr(seen, name) for name in Loading.__slots__}, idle_s_per_sample=idle_s
     )
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from advisor.answer import to_record, told, with_hooks
 from advisor.collectors.derive import Resources
 from advisor.collectors.errors import counted
-from advisor.collectors.format import Host, Limits, Told
+from advisor.collectors.format import Host, Limits, Loading, Told
 from advisor.jobs.runs import Actual, LayoutRun
 from advisor.planners.core import Operator, Operators, TrainingSetup, Work
 from advisor.planners.memory import model_state
@@ -27,9 +27,8 @@ from advisor.quantities import count_text, seconds_text
 if TYPE_CHECKING:
     from cattrs import Converter
 
-# Data that a job brings in, results that it takes out, and who said so.
-
-
+# A job's length as its user says it: epochs, steps, samples; at most one of them.
+Lengths = tuple[float | None, float | None, float | None]
 NOT_SEEN: Final = "not seen"
 # From the request of a rented machine to the first line of the program: it boots within a minute
 # (time to SSH of 5,000 Google machines 23-25 s, rule of thumb 1-2 min: Aboukhalil 2018; over
@@ -77,9 +76,6 @@ def recorded_data(samples: int | None, sample_bytes: float | None) -> Transfers:
         data_bytes=samples * sample_bytes,
         data_source=f"recorded: {samples:,} samples of {sample_bytes:,.0f} bytes as tensors",
     )
-
-
-# The time that a machine waits for its data before the first step.
 
 
 Floats = NDArray[np.float64]
@@ -132,25 +128,14 @@ RUN_LOG_SD: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Feed:
-    """What feeds the job."""
+class Feed(Loading):
+    """What feeds the job: its loader as far as it was seen, and what of it was not."""
 
-    workers: int  # loader processes of one training process; 0 loads inside the training loop
-    # seconds of one host core to produce a sample; None where it was not seen [s]
-    cpu_s_per_sample: float | None
-    wait_s: float  # part of the measured step that waited for data [s]
-    sample_bytes: float | None
-    dataset_samples: int | None
     # that a loader process waits for disks and networks besides, anywhere alike [s]
     idle_s_per_sample: float = 0.0
     # what nobody saw being loaded, in the plural: ``"images"``; empty where it was seen, or where
     # it is text, which costs next to nothing
     unseen: str = ""
-
-
-NO_FEED: Final = Feed(
-    workers=0, cpu_s_per_sample=None, wait_s=0.0, sample_bytes=None, dataset_samples=None
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -405,25 +390,19 @@ def script_notes(job: Job, placed: Iterable[tuple[bool, int]]) -> tuple[str, ...
             "rows of several devices need DDP or FSDP in the script, and none was seen "
             "(advisor plan prints the lines to add)"
         )
-    if job.work is not None and most > 1:
-        notes += _spread(job, most)
-    return tuple(notes)
-
-
-def _spread(job: Job, devices: int) -> list[str]:
-    """Return what few samples a device do to the model and to the devices."""
-    each = job.global_batch / devices
-    if job.work is None or each >= _FEWEST_SAMPLES or job.told is None:
-        return []
-    kinds = {layer.kind for layer in job.work.layers}
-    batch = counted(job.global_batch, "sample")
-    samples = f"on {counted(devices, 'device')} each sees {each:.3g} of the {batch} a step"
-    if any(kind.startswith("BatchNorm") for kind in kinds):
-        return [
+    each = job.global_batch / most
+    if job.work is not None and job.told is not None and most > 1 and each < _FEWEST_SAMPLES:
+        batch = counted(job.global_batch, "sample")
+        samples = f"on {counted(most, 'device')} each sees {each:.3g} of the {batch} a step"
+        is_normalised = any(one.kind.startswith("BatchNorm") for one in job.work.layers)
+        notes.append(
             f"{samples}: batch normalisation over so few changes what is learned "
             "(torch.nn.SyncBatchNorm, or a larger --batch)"
-        ]
-    return [f"{samples}; a larger --batch uses them better, with its learning rate tuned again"]
+            if is_normalised
+            else f"{samples}; a larger --batch uses them better, with its learning rate tuned "
+            "again"
+        )
+    return tuple(notes)
 
 
 def _as_rows(converter: Converter) -> None:

@@ -32,13 +32,7 @@ from advisor.jobs.describe import (
 from advisor.jobs.from_recording import job_from_recording
 from advisor.jobs.job import BOOT_S, Job
 from advisor.jobs.recorded_work import call_s
-from advisor.jobs.runs import (
-    Actual,
-    read_actuals,
-    read_layout_runs,
-    unread_layout_runs,
-    unread_lines,
-)
+from advisor.jobs.runs import Actual, read_actuals, read_layout_runs, unread_lines
 from advisor.planners import step
 from advisor.planners.core import DEFAULT_SETUP, Precision, Transformer
 from advisor.planners.layouts import check_sizes
@@ -46,13 +40,6 @@ from advisor.planners.step import PRODUCTS, in_precision
 
 if TYPE_CHECKING:
     from advisor.planners.step import DescribedModel
-
-
-# Jobs as files: what a step computes, how long the job is, what was measured of it.
-#
-# One JSON object, ``{"schema_version": 1, "kind": "advisor-job", "job": {...}}``, whose fields are
-# those of ``advisor.jobs.job.Job`` and of the nouns inside it. Everything is checked when it is
-# read: nothing of another version, no missing or unknown field, no impossible size.
 
 
 SCHEMA_VERSION: Final = 1
@@ -77,6 +64,10 @@ def write_job(job: Job, path: Path) -> None:
 
 def read_job(path: Path) -> Job:
     """Read a job.
+
+    A job file is one JSON object, ``{"schema_version": 1, "kind": "advisor-job", "job": {...}}``,
+    whose fields are those of ``advisor.jobs.job.Job`` and of the nouns inside it. Everything is
+    checked: nothing of another version, no missing or unknown field, no impossible size.
 
     Raises RunError if the file cannot be read, is of another version, or a value in it makes no
     sense; the message names the field.
@@ -222,8 +213,9 @@ def job_from_spec(
     else:
         if job is None:
             job, spec = _recorded_or_saved(spec)
-        is_autocast = asked.weights != "bf16"
-        job = _in_precision(job, spec.precision, is_autocast=is_autocast)
+        if spec.precision is not None and job.work is not None:
+            asked_for, is_autocast = cast(Precision, spec.precision), asked.weights != "bf16"
+            job = replace(job, work=in_precision(job.work, asked_for, is_autocast=is_autocast))
         found = with_setup(_sized(job, spec), asked)
         found = found if spec.heads is None else recognised(found, heads=spec.heads)
     found = replace(found, actuals=(*found.actuals, *actuals))
@@ -269,7 +261,7 @@ def with_layout_runs(job: Job, root: Path | None = None) -> Job:
     return replace(
         job,
         layout_runs=read_layout_runs(place),
-        unread=tuple(dict.fromkeys((*job.unread, *unread_layout_runs(place)))),
+        unread=tuple(dict.fromkeys((*job.unread, *unread_lines(place, of_layouts=True)))),
     )
 
 
@@ -368,11 +360,12 @@ def _length(job: Job, spec: JobSpec) -> tuple[float, str] | None:
     """Return the steps that the user says, and by which option; None where nothing is said."""
     if spec.total_steps is not None:
         return spec.total_steps, "--total-steps"
-    if spec.total_samples is not None:
-        return _at_least_one(spec.total_samples / job.global_batch, "--total-samples")
-    if spec.tokens is not None:
-        samples = spec.tokens / _sequence(job, spec)
-        return _at_least_one(samples / job.global_batch, "--tokens")
+    samples, option = spec.total_samples, "--total-samples"
+    if samples is None and spec.tokens is not None:
+        samples, option = spec.tokens / _sequence(job, spec), "--tokens"
+    if samples is not None:
+        steps = samples / job.global_batch
+        return (steps, option) if steps >= 1.0 else (1.0, f"{option}, less than a step")
     if spec.epochs is None:
         return None
     if job.feed.dataset_samples is None:
@@ -380,13 +373,7 @@ def _length(job: Job, spec: JobSpec) -> tuple[float, str] | None:
             "how many samples an epoch has is unknown",
             hint="give --total-steps or --total-samples",
         )
-    steps = math.ceil(job.feed.dataset_samples / job.global_batch)
-    return spec.epochs * steps, "--epochs"
-
-
-def _at_least_one(steps: float, option: str) -> tuple[float, str]:
-    """Return the steps that an option comes to, one at least, and what to say of them."""
-    return (steps, option) if steps >= 1.0 else (1.0, f"{option}, less than a step")
+    return spec.epochs * math.ceil(job.feed.dataset_samples / job.global_batch), "--epochs"
 
 
 def _sequence(job: Job, spec: JobSpec) -> int:
@@ -399,13 +386,6 @@ def _sequence(job: Job, spec: JobSpec) -> int:
             hint="add --sequence 2048, or give --total-samples in place of --tokens",
         )
     return sequence
-
-
-def _in_precision(job: Job, precision: str | None, *, is_autocast: bool = True) -> Job:
-    if precision is None or job.work is None:
-        return job
-    asked = cast(Precision, precision)
-    return replace(job, work=in_precision(job.work, asked, is_autocast=is_autocast))
 
 
 def _surrounded(job: Job, spec: JobSpec) -> Job:
@@ -430,19 +410,17 @@ def _surrounded(job: Job, spec: JobSpec) -> Job:
     return replace(job, transfers=moved)
 
 
-# Recordings of one script on several machines: those on GPUs are runs of the job elsewhere.
-#
-# They lie beside one another where runs are kept (``ADVISOR_RUNS``, a folder or URL that machines
-# share). Two recordings are of one job if their commands are, interpreter aside, and a sample
-# takes as many operations in the same precision.
-
-
 MOST: Final = 8  # recordings looked into, the newest first: each takes some 10 ms
 _SAME_FLOP: Final = 0.01  # of a sample: kernels of another device are counted a little differently
 
 
 def recorded_elsewhere(path: Path, command: tuple[str, ...], job: Job) -> tuple[Actual, ...]:
-    """Return the steps of a recorded job that were recorded on other machines' GPUs."""
+    """Return the steps of a recorded job that were recorded on other machines' GPUs.
+
+    They lie beside one another where runs are kept (``ADVISOR_RUNS``, a folder or URL that
+    machines share). Two recordings are of one job if their commands are, interpreter aside, and a
+    sample takes as many operations in the same precision.
+    """
     name = _script(path)
     beside = sorted(path.parent.glob(f"*-{name}-*"), reverse=True)
     others = [

@@ -6,7 +6,6 @@ import csv
 import difflib
 import json
 import os
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -18,18 +17,10 @@ _FILE: Final = "download its config.json from the hub and give the file: --model
 _SPACING: Final = str.maketrans("", "", "-_ ")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamedModel:
-    """A model of the table ``datasets/models``."""
-
-    # name: the last part of its id on the hub
-    name: str
-    # config: what matters of its ``config.json``
-    config: dict[str, Any]
-
-
-def named_model(path: Path) -> NamedModel | None:
+def named_model(path: Path) -> tuple[str, dict[str, Any]] | None:
     """Return the model that is named; None where the name is a path, which wins over any name.
+
+    Its name is the last part of its id on the hub, its configuration what matters of its file.
 
     Raises UsageError if there is no such model; the hint has the nearest names, and says which
     file describes any other.
@@ -43,7 +34,7 @@ def named_model(path: Path) -> NamedModel | None:
         raise UsageError(f"no model is known as {text!r}", hint=_nearest(text))
     known, row = found
     kind = {"model_type": row["model_type"]} if row["model_type"] else {}
-    return NamedModel(name=known.rpartition("/")[2], config=kind | json.loads(row["config"]))
+    return known.rpartition("/")[2], kind | json.loads(row["config"])
 
 
 def names_from(start: str) -> list[str]:

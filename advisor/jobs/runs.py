@@ -1,26 +1,177 @@
-"""Real runs of recorded jobs on rented machines: measured steps, times and bills.
+"""Real runs of jobs on rented machines, and the journal that keeps them beside the recorded runs.
 
-They stand in the journal (``jobs.journal``) and narrow the estimates of that job, or of any job
-recorded from the same run.
+They narrow the estimates of that job, or of any job recorded from the same run; steps of
+transformers in known layouts calibrate the layout model, whichever model is asked for: machines,
+network and software are the same.
+
+``advisor runs actual`` adds one JSON object a line to ``journal.jsonl``, in one write. Its parts
+are what was measured (``actual``) with what had been predicted (``predicted``) and what ``advisor
+train`` learns from (``record``, without time and cost, which are those of ``actual``); or a
+transformer's step in a known layout (``layout_run``). Everything else is derived when it is read.
+What earlier versions kept in several files becomes the journal when it is first looked for; those
+files stay.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import math
+import os
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
 from advisor.answer import from_record, to_record
-from advisor.collectors import bounded
+from advisor.collectors import atomic, bounded
 from advisor.collectors.errors import printable
 from advisor.errors import UsageError
-from advisor.jobs import journal
-from advisor.jobs.journal import Entry
 from advisor.planners.core import Layout, Precision, TrainingSetup, Transformer
 from advisor.quantities import parse_count, parse_seconds
 
+FILE_NAME: Final = "journal.jsonl"
+SCHEMA_VERSION: Final = 1
+# File of an earlier version -> the part that each of its lines is.
+EARLIER: Final = {
+    "actuals.jsonl": "actual",
+    "layouts.jsonl": "layout_run",
+    "comparisons.jsonl": "comparison",
+    "records.jsonl": "record",
+}
+Entry = Mapping[str, Any]
+Part = TypeVar("Part")
+
+
+def note(folder: Path, parts: Mapping[str, object], *, now: datetime | None = None) -> Path:
+    """Add an entry of these parts to the journal in ``folder``; return its file.
+
+    Raises OSError if it cannot be written; the file is as before then.
+    """
+    path = folder / FILE_NAME
+    if not path.exists() and (earlier := _earlier(folder)):
+        _create(path, earlier)
+    noted_at = (now or datetime.now(UTC)).astimezone(UTC).isoformat(timespec="seconds")
+    entry = {"schema_version": SCHEMA_VERSION, "noted_at": noted_at, **parts}
+    atomic.append_line(path, json.dumps(entry).encode() + b"\n")
+    return path
+
+
+def journal_entries(folder: Path, part: str, parse: Callable[[Entry], Part]) -> tuple[Part, ...]:
+    """Return the entries that have ``part``, in the order in which they were added.
+
+    Parameters
+    ----------
+    parse : callable
+        From an entry; raises ``ValueError``, ``KeyError``, ``TypeError`` or ``UsageError`` where
+        it is none. A line that cannot be read costs no other.
+    """
+    return tuple(found for found, _ in _parsed(folder, part, parse) if found is not None)
+
+
+def unread(folder: Path, part: str, parse: Callable[[Entry], object]) -> tuple[str, ...]:
+    """Return what is wrong with each line that is no entry, or whose ``part`` is none."""
+    return tuple(why for found, why in _parsed(folder, part, parse) if found is None)
+
+
+def file_in(folder: Path) -> Path | None:
+    """Return the journal's file, made now where an earlier version noted something; else None."""
+    with contextlib.suppress(OSError, ValueError):
+        _content(folder)
+    path = folder / FILE_NAME
+    return path if path.is_file() else None
+
+
+def _parsed(
+    folder: Path, part: str, parse: Callable[[Entry], Part]
+) -> Iterator[tuple[Part | None, str]]:
+    """Yield the part of each entry that has it, or why a line is none."""
+    try:
+        lines = _content(folder).decode(errors="replace").split("\n")
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError) as error:
+        name = Path(getattr(error, "filename", None) or FILE_NAME).name
+        yield None, f"{name} cannot be read and is left out ({_words(error)})"
+        return
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            entry = _entry(line)
+            if part in entry:
+                yield parse(entry), ""
+        except (ValueError, KeyError, TypeError, UsageError) as error:
+            where = f"{FILE_NAME}, line {number}"
+            yield None, f"{where} is not a measurement and is left out ({_words(error)})"
+
+
+def _entry(line: str) -> Entry:
+    entry = bounded.parse_json(line)
+    if entry["schema_version"] != SCHEMA_VERSION:
+        raise ValueError("written by another version of advisor")
+    return cast(Entry, entry)
+
+
+def _content(folder: Path) -> bytes:
+    path = folder / FILE_NAME
+    if not path.exists() and (earlier := _earlier(folder)):
+        with contextlib.suppress(OSError):  # a folder that may only be read
+            _create(path, earlier)
+        if not path.exists():
+            return earlier
+    return _bytes(path)
+
+
+def _earlier(folder: Path) -> bytes:
+    """Return what earlier versions noted as lines of a journal, broken ones as they are."""
+    found = []
+    for name, part in EARLIER.items():
+        try:
+            lines = _bytes(folder / name).split(b"\n")
+        except FileNotFoundError:
+            continue
+        found += [_as_entry(line.strip(), part) for line in lines if line.strip()]
+    return b"".join(line + b"\n" for line in found)
+
+
+def _as_entry(line: bytes, part: str) -> bytes:
+    try:
+        value = bounded.parse_json(line)
+        if not isinstance(value, dict):
+            return line
+    except ValueError:
+        return line
+    when = {"noted_at": value["noted_at"]} if "noted_at" in value else {}
+    return json.dumps({"schema_version": SCHEMA_VERSION, **when, part: value}).encode()
+
+
+def _create(path: Path, content: bytes) -> None:
+    """Write the journal unless another process has: its lines may be newer than ours."""
+    try:
+        with atomic.drafting_folder(path) as draft:
+            atomic.write_bytes(draft / FILE_NAME, content)
+            os.link(draft / FILE_NAME, path)
+    except FileExistsError:
+        return
+    except OSError:  # a file system without links
+        atomic.write_bytes(path, content)
+
+
+def _bytes(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return bytes(bounded.read_bytes(file))
+
+
+def _words(error: Exception) -> str:
+    return printable(str(error) or type(error).__name__)[:200]
+
+
 PART: Final = "actual"
+# A user's own measurement of a step: its scatter from run to run on one machine, as for repeated
+# cloud measurements with the same software (reference: H100 nodes 0.7 %, same round 3 %).
+ACTUAL_LOG_SD: Final = 0.03
 # Above all that ever ran, and far below what arithmetic on columns can hold.
 _LONGEST_STEP_S: Final = 1e7
 _MOST_MACHINES: Final = 10**6
@@ -67,18 +218,13 @@ STEPS: Final = "steps"
 
 
 def from_entry(entry: Entry) -> Actual:
-    """Return the measured step in an entry of the journal."""
-    return from_row(entry[PART])
-
-
-def from_row(row: Any) -> Actual:
-    """Return a measured step from its JSON form; ``ValueError`` where it is none."""
-    return from_record(Actual, row, where=PART)
+    """Return the measured step in an entry of the journal; ``ValueError`` where it is none."""
+    return from_record(Actual, entry[PART], where=PART)
 
 
 def append_actual(root: Path, actual: Actual, **parts: object) -> Path:
     """Note a measurement beside the runs in ``root``, with what else is known; return the file."""
-    return journal.note(root, {PART: to_record(actual), **parts})
+    return note(root, {PART: to_record(actual), **parts})
 
 
 def read_actuals(root: Path, run: str) -> tuple[Actual, ...]:
@@ -87,7 +233,7 @@ def read_actuals(root: Path, run: str) -> tuple[Actual, ...]:
     A note of a whole job that is mostly no steps measured none. Lines that cannot be read cost no
     others: ``unread_lines`` names them.
     """
-    noted = journal.journal_entries(root, PART, lambda entry: (from_entry(entry), entry))
+    noted = journal_entries(root, PART, lambda entry: (from_entry(entry), entry))
     return tuple(
         one
         for one, entry in noted
@@ -95,9 +241,12 @@ def read_actuals(root: Path, run: str) -> tuple[Actual, ...]:
     )
 
 
-def unread_lines(root: Path) -> tuple[str, ...]:
-    """Return what is wrong with each line that is no measurement, by file and line."""
-    return journal.unread(root, PART, from_entry)
+def unread_lines(root: Path, *, of_layouts: bool = False) -> tuple[str, ...]:
+    """Return what is wrong with each line that is no measurement, by file and line.
+
+    ``of_layouts``: of a transformer in a known layout.
+    """
+    return unread(root, LAYOUT_RUNS_PART, _run) if of_layouts else unread(root, PART, from_entry)
 
 
 def read_runs(path: Path) -> tuple[Actual, ...]:
@@ -179,12 +328,6 @@ def _whole(text: str, name: str) -> int:
     return int(number)
 
 
-# Steps that were measured of transformers in known layouts: what calibrates the layout model.
-#
-# ``advisor runs actual --model ... --cluster ...`` adds them to the journal (``jobs.journal``).
-# They need not be of the model that is asked for: machines, network and software are the same.
-
-
 LAYOUT_RUNS_PART: Final = "layout_run"
 # The latest are looked at: what was measured years ago was on other software.
 MOST_RUNS: Final = 100
@@ -220,14 +363,9 @@ def _run(entry: Entry) -> LayoutRun:
 
 def append_layout_run(root: Path, run: LayoutRun) -> Path:
     """Add a measurement to those beside the runs in ``root``; return the file."""
-    return journal.note(root, {LAYOUT_RUNS_PART: to_record(run)})
+    return note(root, {LAYOUT_RUNS_PART: to_record(run)})
 
 
 def read_layout_runs(root: Path) -> tuple[LayoutRun, ...]:
     """Return the latest measurements, the oldest first; broken lines cost no others."""
-    return journal.journal_entries(root, LAYOUT_RUNS_PART, _run)[-MOST_RUNS:]
-
-
-def unread_layout_runs(root: Path) -> tuple[str, ...]:
-    """Return what is wrong with each line that is no measurement, by file and line."""
-    return journal.unread(root, LAYOUT_RUNS_PART, _run)
+    return journal_entries(root, LAYOUT_RUNS_PART, _run)[-MOST_RUNS:]

@@ -18,7 +18,7 @@ from advisor.collectors.derive import (
 )
 from advisor.collectors.format import Recording, Rounds, StepTime
 from advisor.errors import NotKnownError, RunError, UsageError
-from advisor.jobs.job import NO_FEED, RUN_LOG_SD, Job, Measured, Program
+from advisor.jobs.job import RUN_LOG_SD, Feed, Job, Lengths, Measured, Program
 
 _NO_GPU: Final = (
     "a GPU is not used: nothing that was seen of {kind} tells what one would make of it"
@@ -65,7 +65,7 @@ def program_so_far(recording: Recording) -> Job:
         total_source="the run finished by itself (certain)"
         if is_whole
         else "as long as it was recorded: it was stopped",
-        feed=NO_FEED,
+        feed=Feed(),
         measured=_measured(recording, busy_s),
         peak_rss_bytes=recording.peak_rss_bytes,
         recorded_batch=1,
@@ -73,18 +73,9 @@ def program_so_far(recording: Recording) -> Job:
 
 
 def rounds_job(
-    recording: Recording,
-    step: StepTime,
-    rounds: Rounds,
-    *,
-    epochs: float | None,
-    total_steps: float | None,
-    total_samples: float | None,
-    startup_log_sd: float,
+    recording: Recording, step: StepTime, rounds: Rounds, lengths: Lengths, startup_log_sd: float
 ) -> Job:
     """Take the rounds of a framework without torch's optimizers as steps.
-
-    ``epochs``, ``total_steps``, ``total_samples``: the length, where the user says it.
 
     Raises RunError if they ran on a GPU, or nobody knows how many there are. Raises NotKnownError
     if a round is not known well enough to answer from.
@@ -94,12 +85,12 @@ def rounds_job(
             f"run {recording.run_id} trained {rounds.kind} on a GPU, where no step was traced",
             hint="profile it on processors; what another GPU makes of it is not known",
         )
-    lengths = (epochs, total_steps, total_samples)
     is_given = any(length is not None for length in lengths)
-    is_whole = not is_given and _is_seen_to_its_end(recording)
+    has_finished = recording.status == "finished" and recording.exit_code == 0
+    is_whole = not is_given and has_finished and recording.ending_s is not None
     if not is_whole and (missing := shortfall_of(recording, is_length_given=is_given)):
         raise NotKnownError(missing[0], hint=missing[1])
-    total, source = _length(recording, rounds, *lengths)
+    total, source = _length(recording, rounds, lengths)
     seen = step.steps + step.warmup_steps
     log_sd = None if is_whole else _log_sd(step, rounds, max(0.0, 1.0 - seen / total))
     batch, ends = max(1, round(recording.step_samples or 1)), _ends(recording, total)
@@ -110,7 +101,7 @@ def rounds_job(
         global_batch=batch,
         total_steps=total,
         total_source=source,
-        feed=NO_FEED,
+        feed=Feed(),
         measured=_measured(recording, step.corrected_s, log_sd),
         peak_rss_bytes=recording.peak_rss_bytes,
         recorded_batch=batch,
@@ -130,11 +121,6 @@ def _measured(recording: Recording, step_s: float, log_sd: float | None = None) 
         log_sd = with_correction(RUN_LOG_SD, recording.contention_half_width, 1.0)
     host, threads = recording.host, recording.threads
     return Measured(step_s=step_s, log_sd=log_sd, host=host, threads=threads, device="cpu")
-
-
-def _is_seen_to_its_end(recording: Recording) -> bool:
-    has_finished = recording.status == "finished" and recording.exit_code == 0
-    return has_finished and recording.ending_s is not None
 
 
 def _beside_s(
@@ -186,13 +172,8 @@ def _ends(recording: Recording, total: float) -> float:
     return recording.boundaries * total / (seen + 1)
 
 
-def _length(
-    recording: Recording,
-    rounds: Rounds,
-    epochs: float | None,
-    total_steps: float | None,
-    total_samples: float | None,
-) -> tuple[float, str]:
+def _length(recording: Recording, rounds: Rounds, lengths: Lengths) -> tuple[float, str]:
+    epochs, total_steps, total_samples = lengths
     work = recording.total_work
     if total_steps is not None:
         return total_steps, "given: --total-steps"

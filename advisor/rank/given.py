@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from advisor.answer import Estimate, Named
+from advisor.answer import Answer, Estimate, Named
 from advisor.ask import LayoutRequest
 from advisor.collectors.format import on_accelerators
 from advisor.errors import RunError, UsageError
@@ -24,7 +24,6 @@ from advisor.estimate import (
     SPACE,
     STATUSES,
     BesideWay,
-    Choice,
     GivenMachines,
     ModelOn,
     Objective,
@@ -63,7 +62,7 @@ from advisor.quantities import QUANTILES
 from advisor.rank.front import pareto_front
 from advisor.words import input_words
 
-Beside = list[tuple[BesideWay, Choice]]
+Beside = list[tuple[BesideWay, Answer]]
 
 
 # What ``advisor plan`` is asked: a job, the machines that are given, and what may be chosen.
@@ -132,7 +131,7 @@ def whole_job(
     question: PlanQuestion, columns: TimeColumns, row: int, price_usd_per_h: float | None,
     machines: Mapping[str, int],
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the fields of a ``Choice`` about the whole job; nothing where its length is unknown.
+    """Return the fields of a ``Answer`` about the whole job; nothing where its length is unknown.
 
     ``price_usd_per_h``: of all machines [USD/h]; ``machines``: how many of each group, by its
     label.
@@ -176,7 +175,7 @@ def _rent(question: PlanQuestion, price_usd_per_h: float, machines: Mapping[str,
     return rent
 
 
-def with_whole_job(question: PlanQuestion, choice: Choice, places: Sequence[Place]) -> Choice:
+def with_whole_job(question: PlanQuestion, choice: Answer, places: Sequence[Place]) -> Answer:
     """Return a way over several groups with the whole job's time and cost."""
     columns = group_columns(choice, places)
     price = choice.configuration.price_usd_per_h
@@ -226,7 +225,7 @@ class OnGroup:
         found = search(self.case, problem, count * self.group.node.devices)
         return found.considered, found.fitting
 
-    def choice(self, columns: TimeColumns, row: int, space: SearchSpace) -> Choice:
+    def choice(self, columns: TimeColumns, row: int, space: SearchSpace) -> Answer:
         """Return one row as a choice.
 
         ``space``: in which the row's layout was found.
@@ -292,11 +291,11 @@ def plan(question: PlanQuestion) -> Plan:
     PlanningError if no way fits; the message names the nearest miss.
     """
     left_out: dict[str, str] = {}
-    front: tuple[Choice, ...] = ()
+    front: tuple[Answer, ...] = ()
     # What is planned on is accelerators: parse_cluster takes nothing else.
     changed = on_accelerators(question.command, question.job.told)
     question = replace(question, command=changed)
-    model = model_on(question.case, question.predictor.catalogue, question.cluster)
+    model = model_on(question.case, question.cluster)
     groups = [OnGroup(question, place) for place in model.places]
     beside = _ways_beside(question, model, left_out)
     if len(question.cluster) > 1:
@@ -328,7 +327,7 @@ def plan(question: PlanQuestion) -> Plan:
     )
 
 
-def _model(question: PlanQuestion, best: Choice) -> dict[str, Any]:
+def _model(question: PlanQuestion, best: Answer) -> dict[str, Any]:
     """Return the facts of the job, with what its script needs on these machines."""
     facts = question.job.facts()
     job = question.job
@@ -338,7 +337,7 @@ def _model(question: PlanQuestion, best: Choice) -> dict[str, Any]:
     return facts | {"notes": [*unseen, *facts["notes"], *needs]}
 
 
-def _with_units(question: PlanQuestion, model: ModelOn, choice: Choice) -> Choice:
+def _with_units(question: PlanQuestion, model: ModelOn, choice: Answer) -> Answer:
     """Return the choice in users' units; of unlike devices there is no common peak."""
     used = [place for place in model.places if choice.machines.get(place.group.label)]
     fleet = used[0].case.fleet
@@ -367,7 +366,7 @@ def _ways_beside(question: PlanQuestion, model: ModelOn, left_out: dict[str, str
 def _unlike(
     question: PlanQuestion, model: ModelOn, groups: list[OnGroup], beside: Beside,
     left_out: dict[str, str],
-) -> list[Choice]:  # fmt: skip
+) -> list[Answer]:  # fmt: skip
     """Return the ways over unlike machines, and each type alone."""
     joined, reasons = unlike_choices(
         model, question.cluster, global_batch=question.job.global_batch,
@@ -387,7 +386,7 @@ def _unlike(
     return choices
 
 
-def _alone(on: OnGroup) -> Choice:
+def _alone(on: OnGroup) -> Answer:
     """Return the best of a group alone: on all of its machines, or on fewer."""
     columns = on.columns(node_counts(on.group.count), on.question.space)
     possible = np.flatnonzero(columns.status == 0)
@@ -401,7 +400,7 @@ def _alone(on: OnGroup) -> Choice:
 
 def _equal(
     on: OnGroup, beside: Beside, left_out: dict[str, str]
-) -> tuple[list[Choice], tuple[Choice, ...]]:
+) -> tuple[list[Answer], tuple[Answer, ...]]:
     """Return the ways on all of equal machines, and the front over fewer of them."""
     question, group = on.question, on.group
     counts = node_counts(group.count)
@@ -431,7 +430,7 @@ def _equal(
 
 def _families(
     on: OnGroup, columns: TimeColumns, place: int, left_out: dict[str, str]
-) -> list[Choice]:
+) -> list[Answer]:
     """Return the best of each family of layouts on all machines, each layout once."""
     space = on.question.space
     found = [on.choice(columns, place, space)]

@@ -14,9 +14,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from advisor.answer import Answer
 from advisor.ask import Constraints
 from advisor.catalogue import Offers
-from advisor.estimate import Choice, Completion, SideCosts, TimeColumns, on_demand, on_spot
+from advisor.estimate import Completion, SideCosts, TimeColumns, on_demand, on_spot
 from advisor.jobs import Job
 from advisor.quantities import REACH_90
 from advisor.rank.front import Front, pareto_front
@@ -36,7 +37,7 @@ class MixedRow:
     time_h: float
     cost_usd: float
     parts: tuple[tuple[int, int], ...]  # rows of the offers, and machines of each
-    choice: Choice
+    choice: Answer
     columns: TimeColumns
     completion: Completion
 

@@ -24,12 +24,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from advisor import estimate  # what is over unlike machines is loaded where it is asked
+from advisor.answer import Answer
 from advisor.ask import Constraints
 from advisor.catalogue import Offers, rented_at_once
 from advisor.estimate import (
     CODE,
     STATUSES,
-    Choice,
     Completion,
     Predictor,
     SideCosts,
@@ -37,15 +38,11 @@ from advisor.estimate import (
     TimeColumns,
     best_columns,
     first_look,
-    group_columns,
     improvable,
     is_no_faster,
-    least_group_step_s,
     least_step_s,
-    model_on,
     on_demand,
     on_spot,
-    refined_step_s,
 )
 from advisor.jobs import Job
 from advisor.machines import ClusterGroup, Fleet, alike, group_of_type
@@ -481,7 +478,7 @@ class MixedSearch(_Bounded):
     ) -> None:  # fmt: skip
         self.case, self.request, self.offers, self.clusters = case, request, offers, clusters
         self.catalogue = predictor.catalogue
-        self.answers: dict[Machines, tuple[Choice | None, TimeColumns]] = {}
+        self.answers: dict[Machines, tuple[Answer | None, TimeColumns]] = {}
         self.of_type: dict[int, ClusterGroup] = {}
         self.types = offers.type_index[clusters.offers]
         self.is_spot = np.asarray(offers.pricing == "spot")[clusters.offers[:, 0]]
@@ -491,7 +488,7 @@ class MixedSearch(_Bounded):
         before_s = case.startup_s(self.types.ravel()) + case.data_in_s(self.types.ravel())
         before_s = np.where(clusters.counts > 0, before_s.reshape(self.types.shape), 0.0)
         self.before_s = before_s.max(axis=1, initial=0.0)
-        self.least_s = least_group_step_s(case, self.types, clusters.counts)
+        self.least_s = estimate.least_group_step_s(case, self.types, clusters.counts)
         self.is_refined, self.asked = False, 0
         self._bound()
         self.is_open = np.ones(self.time_h.size, dtype=bool)
@@ -545,7 +542,7 @@ class MixedSearch(_Bounded):
     def _refine(self, rows: Integers) -> None:
         """Raise the bounds of the few that are left, once."""
         types, counts = self.types[rows], self.clusters.counts[rows]
-        self.least_s[rows] = refined_step_s(self.case, types, counts, self.least_s[rows])
+        self.least_s[rows] = estimate.refined_step_s(self.case, types, counts, self.least_s[rows])
         self._bound()
         self.is_refined = True
 
@@ -588,16 +585,14 @@ class MixedSearch(_Bounded):
             )
         self.known.add(time_h[left], cost[left])
 
-    def _answer(self, machines: Machines) -> tuple[Choice | None, TimeColumns]:
+    def _answer(self, machines: Machines) -> tuple[Answer | None, TimeColumns]:
         """Return what ``plan`` answers for groups of machines, asked once whatever they cost."""
         if machines not in self.answers:
-            from advisor.estimate import best_released
-
             cluster = tuple(self._group(*one) for one in machines)
-            model = model_on(self.case, self.catalogue, cluster)
+            model = estimate.model_on(self.case, cluster)
             batch = self.case.job.global_batch
-            choice = best_released(model, cluster, global_batch=batch)
-            self.answers[machines] = choice, group_columns(choice, model.places)
+            choice = estimate.best_released(model, cluster, global_batch=batch)
+            self.answers[machines] = choice, estimate.group_columns(choice, model.places)
         return self.answers[machines]
 
     def _group(self, row: int, count: int) -> ClusterGroup:

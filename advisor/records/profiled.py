@@ -207,7 +207,7 @@ def _work_facts(work: Work, batch: float) -> dict[str, Fact]:
     return facts
 
 
-# Records of the real runs that ``advisor runs actual`` noted in a journal (``jobs.journal``).
+# Records of the real runs that ``advisor runs actual`` noted in a journal (``jobs.runs``).
 
 
 # Of a record, what the measured step of its entry says.

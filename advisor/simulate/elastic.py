@@ -247,8 +247,8 @@ def figures_of(
     if not job.epochs and dataset:
         phases = max(round(job.total_steps * batch / dataset), 1)
     columns = predictor.step_columns(job, np.full(counts.shape, row.index), counts)
-    ledger = on_demand(job, columns, 0.9).ledger
-    besides = (ledger.total_s - ledger.before_s) / ledger.steps_s - 1.0
+    done = on_demand(job, columns, 0.9)
+    besides = (sum(done.parts_s.values()) - done.before_s) / done.parts_s["steps"] - 1.0
     layouts = tuple(_layout_name(columns, at) for at in np.flatnonzero(runs).tolist())
     # The state goes out as one layout keeps it, and in as the other needs it.
     link = predictor.fleet.network_bytes_per_s[row.index]
@@ -265,7 +265,7 @@ def figures_of(
             besides=tuple(np.maximum(besides[runs], 0.0).tolist()),
         ),
         price_usd_per_h=float(offers.price_usd_per_h[place]),
-        startup_s=float(ledger.before_s[0]),
+        startup_s=float(done.before_s[0]),
         source=f"{job.name} on {row.name} ({row.provider})",
         noise=job.noise,
         vcpus=float(row.vcpus or 0.0),

@@ -1,6 +1,6 @@
 """A real run against its prediction: the measurement that narrows and teaches.
 
-It is one entry of the journal (``jobs.journal``): a measured step of the job anchors its next
+It is one entry of the journal (``jobs.runs``): a measured step of the job anchors its next
 estimates at once, what was predicted shows whether errors drift (``train.drift``), and the rest of
 a run record is what ``advisor train`` learns from.
 """
@@ -45,7 +45,7 @@ from advisor.records import LABEL, MOST_BESIDES, machines_of, profile, record, t
 
 # Predicted against actual over time: the comparisons that were noted, and whether errors drift.
 #
-# ``advisor runs actual`` notes what had been predicted beside what a run took (``jobs.journal``).
+# ``advisor runs actual`` notes what had been predicted beside what a run took (``jobs.runs``).
 #
 # Of the latest runs, those outside their interval are counted. With a coverage of 90 % each is
 # outside with probability 0.1; estimates drift where as many as were seen would be outside by
@@ -383,7 +383,7 @@ def _record(
 # A transformer's in its layout calibrates the layout model for every transformer
 # (``jobs.runs``). A recorded job's is one of its real runs (``jobs.runs``): with three
 # of them on several numbers of devices, its own law of scaling times it on such machines
-# (``estimate.case``).
+# (``estimate.knowledge.own_runs``).
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

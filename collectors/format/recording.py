@@ -304,9 +304,10 @@ class Loading:
     workers: int = 0  # loader processes; 0 loads inside the loop
     # wait_s, raw_wait_s: mean time per step that the loop spends in the loader, without neighbours
     # and by the clock; the first is part of the corrected step [s]
-    wait_s: float
-    cpu_s_per_sample: float | None
-    sample_bytes: float | None
+    wait_s: float = 0.0
+    # of one host core to produce a sample; None where it was not seen [s]
+    cpu_s_per_sample: float | None = None
+    sample_bytes: float | None = None
     raw_wait_s: float = 0.0
 
 

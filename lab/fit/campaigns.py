@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from advisor.answer import to_record
 from advisor.catalogue import Accelerator, Catalogue
 from advisor.errors import AdvisorError, ModelError
-from advisor.estimate.completion import SCHEMA_VERSION, CampaignModel, on_demand
+from advisor.estimate.completion import SCHEMA_VERSION, on_demand
 from advisor.estimate.predictor import Predictor
 from advisor.estimate.time_columns import STATUSES
 from advisor.jobs.describe import described_job, model_work, restacked
@@ -547,14 +547,20 @@ def fitted(given: Path | None, day: str) -> FittedFolder:
     reads.note_file("campaigns/runs", source)
     found, left_out = answers(read_campaigns(source), Predictor())
     rows = columns(found)
-    model = CampaignModel(version=day, law=fit(rows), folds=dict(sorted(folds(rows).items())))
+    law, laws = fit(rows), dict(sorted(folds(rows).items()))
     written = {
         "schema_version": SCHEMA_VERSION,
-        **rounded(to_record(model)),
+        **rounded(
+            {
+                "version": day,
+                "law": to_record(law),
+                "folds": {name: to_record(one) for name, one in laws.items()},
+            }
+        ),
         "fitted_on": {"runs": len(rows), "left_out": left_out},
     }
     return FittedFolder(
         files={"parameters.json": json.dumps(written, indent=1) + "\n"},
         metrics=metrics(rows),
-        told=f"{model.law}, {len(rows)} runs of {len(model.folds)} families",
+        told=f"{law}, {len(rows)} runs of {len(laws)} families",
     )

@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.catalogue.network_peers import KnownNetworks
-from advisor.estimate.case import SPACE, MeasuredLayout
+from advisor.estimate.case import SPACE
 from advisor.estimate.knowledge.layout_model import Asked, LayoutModel
+from advisor.estimate.knowledge.own_runs import MeasuredLayout
 from advisor.estimate.predictor import Predictor
 from advisor.estimate.time_columns import STATUSES
 from advisor.estimate.ways.model_parallel import on_machine, search

@@ -5,9 +5,9 @@ prints, interval included; beside it the same with the stack's name, and with al
 knows. Constants were fitted without the run's table (``advisor train layout-model``; of a table it
 never saw, all), and intervals come from the other tables' left-out errors. Besides: the same after
 three rows of a table on one GPU are a user's own runs (``after_runs``: drawn by several seeds,
-told their stack as ``advisor runs actual`` notes them, calibrated by ``estimate.case``), and by
-the law of the operators, whose difference is that of the two laws (``by_operators``: links,
-pipelines and reductions are the same).
+told their stack as ``advisor runs actual`` notes them, calibrated by
+``estimate.knowledge.own_runs``), and by the law of the operators, whose difference is that of the
+two laws (``by_operators``: links, pipelines and reductions are the same).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.estimate.case import MeasuredLayout, OwnLayouts, own_layouts
 from advisor.estimate.knowledge.layout_model import Asked, LayoutModel, load, operator_table
+from advisor.estimate.knowledge.own_runs import MeasuredLayout, OwnLayouts, own_layouts
 from advisor.lab.fit.layout_rows import LayoutRows, known_part, read
 from advisor.lab.fit.layouts import is_dense_training
 from advisor.lab.fit.without import Hidden, Known

@@ -51,7 +51,7 @@ PHYSICS: Final = "physics alone"
 MEDIAN: Final = next(iter(CONFIGURATION))
 CHOSEN: Final = "chosen by the others"
 RULED: Final = "chosen by the others, by the rule of advisor train"
-Choice = Callable[[Bools], str]  # of some rows -> who answers best
+Answer = Callable[[Bools], str]  # of some rows -> who answers best
 _ALONE: Final = ("ridge", "gp", "forest", "boosting", "stack")
 _NETWORK: Final = "sequence network"
 _WITHOUT: Final = "sequence network, no network channels"
@@ -136,12 +136,12 @@ def _relative(rows: Questions, answers: Answers) -> Floats:
     return np.abs(answers.value / rows.truth - 1.0)
 
 
-def _least_error(errors: Mapping[str, Floats]) -> Choice:
+def _least_error(errors: Mapping[str, Floats]) -> Answer:
     """Choose who errs least in the mean."""
     return lambda some: min(errors, key=lambda name: float(np.nanmean(errors[name][some])))
 
 
-def _the_rule(rows: Questions, answers: Mapping[str, Answers]) -> Choice:
+def _the_rule(rows: Questions, answers: Mapping[str, Answers]) -> Answer:
     """Choose among the members that the product has as ``advisor train`` does."""
 
     def best(some: Bools) -> str:
@@ -158,7 +158,7 @@ def _the_rule(rows: Questions, answers: Mapping[str, Answers]) -> Choice:
 
 
 def _nested(
-    rows: Questions, answers: Mapping[str, Answers], best: Choice
+    rows: Questions, answers: Mapping[str, Answers], best: Answer
 ) -> tuple[Answers, list[str]]:
     """Return each program's answers by whoever is best on the others, and who that was.
 

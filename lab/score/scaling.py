@@ -2,8 +2,8 @@
 
 - ``scaling``: an application's steps on at most four GPUs are its real runs (``advisor runs actual
   RUN --cluster 2x2xT4@50Gbps --batch 256 --step-time 310ms``); its larger are asked of
-  ``Predictor.step_columns`` (``estimate.case``). Placements of unlike shares of machines,
-  which nobody rents, are neither known nor asked.
+  ``Predictor.step_columns`` (``estimate.knowledge.own_runs``). Placements of unlike shares of
+  machines, which nobody rents, are neither known nor asked.
 - ``scaling-nominal``: told the step on one GPU, the size of the gradients and the links as sold;
   the planner's constants are fitted without the scored cluster. Applications of unknown gradients,
   or without a step on one GPU, cannot be asked.

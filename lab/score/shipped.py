@@ -113,7 +113,7 @@ MEMORY: Final = replace(
 
 def _campaign_answers(rows: Questions) -> Answers:
     facts: Campaigns = rows.facts
-    law = completion.load().law
+    law = completion.campaign_law()
     value = np.log(facts.rows.estimated_h) + facts.rows.log_factor(law)
     return band(value, facts.rows.log_sd(law))
 

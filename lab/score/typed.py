@@ -32,10 +32,10 @@ from unittest import mock
 import numpy as np
 
 from advisor import data as packaged
+from advisor.answer import fitted
 from advisor.errors import AbsentDataError, ModelError
 from advisor.estimate import completion, predictor
 from advisor.estimate.case import Constants, constants
-from advisor.estimate.completion import CampaignModel
 from advisor.lab.fit import memory
 from advisor.lab.fit.asked import FINETUNE_ROWS_TABLE, fold
 from advisor.lab.fit.without import Hidden, Known
@@ -43,6 +43,7 @@ from advisor.lab.score.blind import BY_HAND, Refit, Rows
 from advisor.lab.score.harness import Answers, Bools, Floats, Protocol, Questions, by
 from advisor.lab.score.scores import Group, score
 from advisor.planners.core.errors import GIB
+from advisor.planners.goodput import CampaignLaw
 from advisor.records import reads
 
 Quantity = Literal[
@@ -211,14 +212,14 @@ class Unseen:
     """What the command is to know: fitted constants, and the law of whole training runs."""
 
     constants: Constants
-    campaigns: CampaignModel
+    campaigns: CampaignLaw
 
     @contextmanager
     def asked(self) -> Iterator[None]:
         """Let the command of this process take these in place of what ships."""
         with (
             mock.patch.object(predictor, "constants", return_value=self.constants),
-            mock.patch.object(completion, "load", return_value=self.campaigns),
+            mock.patch.object(completion, "campaign_law", return_value=self.campaigns),
         ):
             yield
 
@@ -241,13 +242,19 @@ def table_of(group: str) -> str:
     return name if family == "layouts" else _SAME_PUBLISHER.get(group, "")
 
 
+def campaign_folds() -> dict[str, CampaignLaw]:
+    """Return the shipped laws of whole runs that were fitted without each family."""
+    file = packaged.root("trained_models") / "campaign" / "parameters.json"
+    version = completion.SCHEMA_VERSION
+    return fitted(dict[str, CampaignLaw], file, train="campaigns", version=version, part="folds")
+
+
 def without(group: str) -> Unseen:
     """Return constants that never saw a group's rows: the folds that ship, memory fitted again."""
-    shipped, whole = constants(), completion.load()
+    shipped, whole = constants(), completion.campaign_law()
     family, _, name = group.partition("/")
     if family == "campaigns":
-        law = whole.folds.get(name, whole.law)
-        return Unseen(constants=shipped, campaigns=replace(whole, law=law))
+        return Unseen(constants=shipped, campaigns=campaign_folds().get(name, whole))
     if family == "finetune":
         layout = shipped.layout.left_out(fold("model", name), FINETUNE_ROWS_TABLE)
     elif table := table_of(group):

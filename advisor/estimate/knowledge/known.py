@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,24 +17,7 @@ from advisor.ask import ENTRIES, JobSpec, Question, SetupRequest
 from advisor.catalogue import Catalogue
 from advisor.errors import AdvisorError, CatalogueError, UsageError
 from advisor.estimate.best import best_columns
-from advisor.estimate.case import (
-    LEAST_RUNS,
-    Anchors,
-    Believed,
-    Constants,
-    Key,
-    MeasuredLayout,
-    OwnLayouts,
-    PlacedRun,
-    StepCase,
-    constants,
-    host_core_speed,
-    key_of,
-    measured_clusters,
-    own_layouts,
-)
-from advisor.estimate.unlike.places import places_of
-from advisor.estimate.ways.model_parallel import on_machine
+from advisor.estimate.case import Anchors, Constants, StepCase, constants, host_core_speed
 from advisor.jobs import Actual, Job, LayoutRun, described_job, job_from_spec, read_runs, runs_of
 from advisor.machines import (
     ClusterGroup,
@@ -48,7 +31,7 @@ from advisor.machines import (
 from advisor.machines import catalogue_fleet as all_machines
 from advisor.planners.core import Device, PlanningError, Precision, Work
 from advisor.planners.layouts import layout_columns
-from advisor.planners.links import ScalingFit, straggling
+from advisor.planners.links import straggling
 from advisor.planners.step import (
     DeviceParameters,
     Devices,
@@ -59,6 +42,16 @@ from advisor.planners.step import (
     unmeasured,
     work_from_runs,
 )
+
+if TYPE_CHECKING:
+    from advisor.estimate.knowledge.own_runs import (
+        Believed,
+        Key,
+        MeasuredLayout,
+        OwnLayouts,
+        PlacedRun,
+    )
+    from advisor.planners.links import ScalingFit
 
 # The names of a question that say which job is meant, and how it is trained.
 JOB_NAMES: Final = frozenset(n for n, entry in ENTRIES.items() if entry.part in ("job", "setup"))
@@ -160,7 +153,13 @@ def measured_runs(
 
 
 def _measured_run(one: Actual, catalogue: Catalogue, machines: Machines) -> MeasuredRun:
-    device, workers = _equal_devices(one, catalogue, machines)
+    there, (row,), (count,) = place_of(one, catalogue, machines)
+    if (at := int(there.device[row])) < 0:
+        raise UsageError(
+            f"the accelerator of {one.instance_type} is unknown",
+            hint="give runs on known accelerators, or say which model it was: --model, --run",
+        )
+    device, workers = there.devices[at], int(count * there.per_node[row])
     share = (one.batch or 1) / workers
     if share < 1:
         raise UsageError(
@@ -217,28 +216,8 @@ def machine_of(actual: Actual, catalogue: Catalogue) -> int | Device | ClusterGr
         return device
 
 
-def _equal_devices(actual: Actual, catalogue: Catalogue, machines: Machines) -> tuple[Device, int]:
-    there, (row,), (count,) = place_of(actual, catalogue, machines)
-    at = int(there.device[row])
-    if at < 0:
-        raise UsageError(
-            f"the accelerator of {actual.instance_type} is unknown",
-            hint="give runs on known accelerators, or say which model it was: --model, --run",
-        )
-    return there.devices[at], int(count * there.per_node[row])
-
-
-# The user's own runs of a job in the form that planners take, each made once.
-#
-# - Steps of transformers in known layouts calibrate the layout model (``estimate.case``).
-# - Three runs of the job on several numbers of devices are its law of scaling there
-#   (``estimate.case``).
-# - Runs of other jobs tell of devices that they were on and the job was not
-#   (``planners.step.from_runs``).
-# - Every run of the job stands beside the bare model's step in its place (``estimate.case``).
-
-
 _MOST_KEPT: Final = 10_000
+Found = TypeVar("Found")
 Beside = tuple[Device, float, float, float]
 Place = tuple[Fleet, NDArray[np.int64], NDArray[np.int64]]
 
@@ -289,20 +268,26 @@ class OwnRuns:
 
     def __init__(self, physics: Asked) -> None:
         self._physics = physics
-        self._clusters: dict[tuple[object, ...], dict[Key, ScalingFit]] = {}
-        self._seen_there: dict[tuple[object, ...], tuple[Work, Beside | None]] = {}
-        self._own: dict[tuple[LayoutRun, ...], OwnLayouts | None] = {}
-        self._others: dict[tuple[object, ...], OtherJobs] = {}
-        self._believed: dict[tuple[object, ...], tuple[Work, Believed | None]] = {}
+        self._made: dict[tuple[object, ...], tuple[Work | None, Any]] = {}
         self._bare: StepCase | None = None
+
+    def _once(
+        self, key: tuple[object, ...], make: Callable[[], Found], of: Work | None = None
+    ) -> Found:
+        """Return what was made before, of this very work: while it is kept, so is its number."""
+        key = (*key, id(of))
+        if key not in self._made:
+            if len(self._made) >= _MOST_KEPT:
+                self._made.clear()
+            self._made[key] = of, make()
+        found: Found = self._made[key][1]
+        return found
 
     def layouts(self, job: Job) -> OwnLayouts | None:
         """Return what the user's measured layouts say, made once; None where there are none."""
         if not job.layout_runs:
             return None
-        if job.layout_runs not in self._own:
-            self._own[job.layout_runs] = self._calibrated(job.layout_runs)
-        return self._own[job.layout_runs]
+        return self._once(("layouts", job.layout_runs), lambda: self._calibrated(job.layout_runs))
 
     def _calibrated(self, runs: tuple[LayoutRun, ...]) -> OwnLayouts | None:
         """Calibrate the layout model; runs on machines that are not known are left out."""
@@ -315,34 +300,37 @@ class OwnRuns:
         known = self._physics.constants
         if not measured:
             return None
+        from advisor.estimate.knowledge.own_runs import own_layouts
+
         return own_layouts(measured, known.layout.log_spread(), known.calibration)
 
     def clusters(self, job: Job, work: Work) -> dict[Key, ScalingFit]:
         """Return the job's own law of scaling, made once, where enough of it was measured."""
-        by_shape = work.transformer is not None and not work.layers
-        if len(job.actuals) < LEAST_RUNS or by_shape:
+        if not job.actuals or (work.transformer is not None and not work.layers):
             return {}
+        from advisor.estimate.knowledge.own_runs import measured_clusters
+
         batches = tuple(actual.batch or job.global_batch for actual in job.actuals)
-        key = (job.name, work.gradient_bytes, work.precision, batches, job.actuals)
-        if key not in self._clusters:
-            runs = [self._placed(job, actual) for actual in job.actuals]
-            placed = [run for run in runs if run is not None]
-            self._clusters[key] = measured_clusters(placed, work, self._physics.constants.device)
-        return self._clusters[key]
+        runs = (self._placed(job, actual) for actual in job.actuals)
+        return self._once(
+            (job.name, work.gradient_bytes, work.precision, batches, job.actuals),
+            lambda: measured_clusters(
+                [run for run in runs if run is not None], work, self._physics.constants.device
+            ),
+        )
 
     def believed(self, job: Job, work: Work) -> Believed | None:
         """Return the job's runs beside what is answered in their places; None without any."""
         if not job.actuals:
             return None
         heard = _nearest(job)
-        key = (id(work), job.name, heard, tuple(one.batch or job.global_batch for one in heard))
-        if key not in self._believed or self._believed[key][0] is not work:
-            if len(self._believed) >= _MOST_KEPT:
-                self._believed.clear()
-            self._believed[key] = work, self._beside_answers(job, work, heard)
-        return self._believed[key][1]
+        batches = tuple(one.batch or job.global_batch for one in heard)
+        made = partial(self._beside_answers, job, work, heard)
+        return self._once(("believed", job.name, heard, batches), made, work)
 
     def _beside_answers(self, job: Job, work: Work, heard: tuple[Actual, ...]) -> Believed | None:
+        from advisor.estimate.knowledge.own_runs import Believed
+
         placed, errors = [], []
         laws = self.clusters(job, work)  # carry what they miss of their own runs themselves
         for actual in heard:
@@ -371,39 +359,33 @@ class OwnRuns:
         """Return other jobs' runs as the planner takes them, made once; None without any."""
         if not job.other_runs:
             return None
-        key = (job.other_runs, job.actuals, work.precision)
-        if key not in self._others:
-            by_job: dict[str, tuple[Actual, ...]] = {}
-            for one in job.other_runs:
-                by_job[one.run] = (*by_job.get(one.run, ()), one)
-            physics = self._physics
-            runs = (
-                measured_runs(with_batches(of)[0], physics.catalogue, lambda: physics.fleet)
-                for of in by_job.values()
-            )
-            self._others[key] = OtherJobs(
-                runs=tuple(map(tuple, runs)), known=known, precision=work.precision,
+        by_job: dict[str, tuple[Actual, ...]] = {}
+        for one in job.other_runs:
+            by_job[one.run] = (*by_job.get(one.run, ()), one)
+        physics = self._physics
+        runs = (
+            tuple(measured_runs(with_batches(of)[0], physics.catalogue, lambda: physics.fleet))
+            for of in by_job.values()
+        )
+        return self._once(
+            (job.other_runs, job.actuals, work.precision),
+            lambda: OtherJobs(
+                runs=tuple(runs), known=known, precision=work.precision,
                 parameters=physics.constants.device,
-            )  # fmt: skip
-        return self._others[key]
+            ),
+        )  # fmt: skip
 
     def _placed(self, job: Job, actual: Actual) -> PlacedRun | None:
         """Return a run as the law of scaling takes it; None where it has no known device."""
         place = self._place(job, actual)
         if place is None:
             return None
+        from advisor.estimate.knowledge.own_runs import placed
+
         fleet, (row,), (nodes,) = place
-        if fleet.device[row] < 0:
-            return None
-        per_node = int(fleet.per_node[row])
-        return PlacedRun(
-            key=key_of(fleet, row),
-            device=fleet.devices[fleet.device[row]],
-            nodes=int(nodes),
-            per_node=per_node,
-            batch=(actual.batch or job.global_batch) / (int(nodes) * per_node),
-            step_s=actual.step_s,
-        )
+        batch = actual.batch or job.global_batch
+        is_known = fleet.device[row] >= 0
+        return placed(fleet, row, int(nodes), batch, actual.step_s) if is_known else None
 
     def _place(self, job: Job, actual: Actual) -> Place | None:
         """Return the machines of a run; None where nobody knows them."""
@@ -423,6 +405,10 @@ class OwnRuns:
         )
         bare = described_job(work, name=run.name, global_batch=run.layout.global_batch)
         group = one_group(run.machines, self._physics.catalogue)
+        from advisor.estimate.knowledge.own_runs import MeasuredLayout
+        from advisor.estimate.unlike.places import places_of
+        from advisor.estimate.ways.model_parallel import on_machine
+
         (place,) = places_of(self._physics.case(bare), [group])
         machines = place.case.fleet
         return MeasuredLayout(
@@ -437,12 +423,8 @@ class OwnRuns:
 
         None where the model has no step; kept, since every candidate asks for all of them.
         """
-        key = (id(work), job.name, actual, actual.batch or job.global_batch)
-        if key not in self._seen_there or self._seen_there[key][0] is not work:
-            if len(self._seen_there) >= _MOST_KEPT:
-                self._seen_there.clear()
-            self._seen_there[key] = work, self._bare_step(job, work, actual)
-        return self._seen_there[key][1]
+        key = "beside", job.name, actual, actual.batch or job.global_batch
+        return self._once(key, partial(self._bare_step, job, work, actual), work)
 
     def _bare_step(self, job: Job, work: Work, actual: Actual) -> Beside | None:
         place = self._place(job, actual)

@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.catalogue import Catalogue
 from advisor.estimate.case import Constants, StepCase, is_laid_out_by_shape
 from advisor.estimate.unlike.places import Place, places_of
 from advisor.estimate.ways.data_parallel import kept_free_bytes
@@ -34,9 +33,7 @@ from advisor.planners.core import (
     Floats,
     LayerLatency,
     LayoutCase,
-    LayoutParameters,
     Layouts,
-    Machines,
     Transformer,
     UnitTimes,
     Work,
@@ -68,19 +65,13 @@ class Stage:
     computed_s: float  # forward and backward of all micro-batches, on the slowest device [s]
     backward_s: float  # backward of one micro-batch there: what a reduction can hide behind [s]
     optimizer_s: float  # update of the stage's parameters, before any sharding [s]
-    # first, last: the stage's units, the latter exclusive; all by default
-    first: int = 0
-    last: int | None = None
+    # the stage's units as places in a table; all by default
+    units: slice = field(default_factory=lambda: slice(None))
     steps: int = 1  # micro-batches of a step
     zero_stage: int = 0
 
-    @property
-    def units(self) -> slice:
-        """The stage's units as places in a table."""
-        return slice(self.first, self.last)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ReducedStep:
     """A step with its reductions: all of it, the exposed part, what waits for stragglers [s].
 
@@ -93,51 +84,6 @@ class ReducedStep:
     log_sd: float
 
 
-class UnitLaw(Protocol):
-    """What a model's units take on a device, and what its gradients and weights take on links."""
-
-    @property
-    def name(self) -> str:
-        """``"operators"`` or ``"transformer shapes"``, where both are at work both."""
-        ...
-
-    @property
-    def fixed_s(self) -> float:
-        """What every step takes besides computing, sending and reducing [s]."""
-        ...
-
-    def times(self, group: ClusterGroup, kept: Kept) -> UnitTimes:
-        """Return the times of the units on one of a group's devices, calibrated.
-
-        What is computed again, where not all is kept, is part of the backward pass.
-        """
-        ...
-
-    def reduced(self, groups: Sequence[ClusterGroup], stage: Stage) -> ReducedStep:
-        """Return the step of a stage with the reduction over all devices of the groups."""
-        ...
-
-    def other_log_sd(self, groups: Sequence[ClusterGroup], micro_batch: Column) -> float:
-        """Return what is not known of a step besides its layers and links, as one deviation."""
-        ...
-
-    def state_bytes(self, table: UnitTable, workers: int, zero_stage: int) -> Floats:
-        """Return weights, gradients and optimizer state by unit on one of ``workers`` [bytes]."""
-        ...
-
-    def replica_bytes(self, table: UnitTable, replica: Layouts, kept: Kept) -> Floats:
-        """Return what the whole model takes on one of data-parallel workers [bytes]."""
-        ...
-
-    def gather_s(self, groups: Sequence[ClusterGroup], layer_bytes: float) -> float:
-        """Return gathering (or scattering) one layer over all devices of the groups [s]."""
-        ...
-
-    def send_s(self, groups: Sequence[ClusterGroup], sent_bytes: Floats) -> Floats:
-        """Return handing a micro-batch to the next stage over the slowest network, one way [s]."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class ModelOn:
     """A model as units, with what they take on any device."""
@@ -145,7 +91,7 @@ class ModelOn:
     work: Work
     parts: tuple[Unit, ...]
     table: UnitTable  # the units as columns
-    law: UnitLaw
+    law: LayoutLaw | OperatorLaw
     constants: Constants
     places: tuple[Place, ...]  # the groups of machines that it is on
 
@@ -181,16 +127,12 @@ class ModelOn:
         stored = self.work.parameter_bytes / max(self.work.parameters, 1)
         return min(stored, float(max(PRECISION_BYTES[self.work.precision], 2)))
 
-    def state_bytes(self, workers: int, zero_stage: int = 0) -> Floats:
-        """Return weights, gradients and optimizer state by unit on one of ``workers`` [bytes]."""
-        return self.law.state_bytes(self.table, workers, zero_stage)
-
     def tied_bytes(self, workers: int, zero_stage: int = 0) -> float:
         """Return what a head that shares the embedding's table takes in a stage of its own."""
         model = self.work.transformer
         if model is None or not (model.has_tied_embeddings and model.has_head):
             return 0.0
-        state = self.state_bytes(workers, zero_stage)
+        state = self.law.state_bytes(workers, zero_stage)
         each = float(state.sum()) / max(float(self.table.parameters.sum()), 1.0)
         return each * model.vocabulary * model.hidden
 
@@ -201,10 +143,6 @@ class ModelOn:
     def base_bytes(self, micro_batch: float) -> float:
         """Return what a device holds whatever its units [bytes]."""
         return float(base_bytes(self.work, np.array(float(micro_batch)), self.memory))
-
-    def replica_bytes(self, replica: Layouts, kept: Kept) -> Floats:
-        """Return what the whole model takes on one of data-parallel workers [bytes]."""
-        return self.law.replica_bytes(self.table, replica, kept)
 
     def room_bytes(self, group: ClusterGroup) -> float:
         """Return what may be filled of a group's device [bytes]."""
@@ -252,9 +190,6 @@ def replica(
     )  # fmt: skip
 
 
-# Units of a transformer by the layout model: layers, head, rings, sends (``layout_model``).
-
-
 # Cephalo's and Zorse's measured rings against the plain formula (planners.md 4.7).
 RING_FACTOR: Final = 1.15
 # The whole model on one device, one sample at a time.
@@ -287,11 +222,6 @@ class LayoutLaw:
         return next(iter(self.machines.values())).problem
 
     @property
-    def parameters(self) -> LayoutParameters:
-        """The constants of the layout model."""
-        return self._problem.parameters
-
-    @property
     def fixed_s(self) -> float:
         """What every step takes besides computing, sending and reducing [s]."""
         return float(fixed_s(self._problem))
@@ -322,7 +252,7 @@ class LayoutLaw:
         )
         shards = devices if stage.zero_stage else 1
         whole = stage.computed_s + exposed + stage.optimizer_s / shards + self.fixed_s
-        waiting = whole * self.parameters.straggler * float(np.log2(max(nodes, 1)))
+        waiting = whole * self._problem.parameters.straggler * float(np.log2(max(nodes, 1)))
         step_s = whole + waiting
         # As for equal machines: past the kernel the layers' own errors hold the links'.
         of_links = [
@@ -340,9 +270,6 @@ class LayoutLaw:
         """Return nothing: the layers' errors hold their hosts'."""
         return 0.0
 
-    def _on(self, groups: Sequence[ClusterGroup]) -> list[Machines]:
-        return [self.machines[g.label].problem.machines for g in groups]
-
     def _ring_case(self, groups: Sequence[ClusterGroup], stage: Stage) -> LayoutCase:
         """Return the stage's layers on a ring of all devices, as fast as its slowest link."""
         devices, nodes = sum(g.devices for g in groups), sum(g.count for g in groups)
@@ -354,7 +281,7 @@ class LayoutLaw:
         whole_table = self.transformer.vocabulary * self.transformer.hidden
         parameters = self.table.parameters[stage.units]
         tables = ~self.table.is_block[stage.units] & (parameters >= max(whole_table, 1))
-        links = self._on(groups)
+        links = [self.machines[g.label].problem.machines for g in groups]
         return replace(
             problem.case(layouts),
             shapes=replace(
@@ -372,14 +299,14 @@ class LayoutLaw:
             ),
         )
 
-    def state_bytes(self, table: UnitTable, workers: int, zero_stage: int) -> Floats:
+    def state_bytes(self, workers: int, zero_stage: int = 0) -> Floats:
         """Return weights, gradients and optimizer state by unit on one of ``workers`` [bytes]."""
         problem = self._problem
         rows = replica(1, workers, zero_stage=zero_stage)
         each = parameter_state(rows, problem.software, problem.shapes, np.asarray(float(workers)))
-        return np.asarray(problem.memory.slack * each.device_bytes * table.parameters)
+        return np.asarray(problem.memory.slack * each.device_bytes * self.table.parameters)
 
-    def replica_bytes(self, table: UnitTable, replica: Layouts, kept: Kept) -> Floats:
+    def replica_bytes(self, replica: Layouts, kept: Kept) -> Floats:
         """Return what the whole model takes on one of data-parallel workers [bytes]."""
         return self._problem.needed_bytes(replica)
 
@@ -391,42 +318,36 @@ class LayoutLaw:
 
     def gather_s(self, groups: Sequence[ClusterGroup], layer_bytes: float) -> float:
         """Return gathering (or scattering) one layer over all devices of the groups [s]."""
-        inside = self.parameters.dp_intra_efficiency
-        across = self.parameters.dp_network_efficiency
+        constants = self._problem.parameters
         nodes = sum(g.count for g in groups)
         links: list[float] = []
-        for group, machine in zip(groups, self._on(groups), strict=True):
-            intra = inside * float(machine.intra_bytes_per_s)
-            between = across * float(machine.network_bytes_per_s)
+        for group in groups:
+            machine = self.machines[group.label].problem.machines
+            intra = constants.dp_intra_efficiency * float(machine.intra_bytes_per_s)
+            between = constants.dp_network_efficiency * float(machine.network_bytes_per_s)
             links += [intra] * (group.node.devices - 1) * group.count
             links += [between] * group.count if nodes > 1 else [intra]
         return ring_s(layer_bytes, links, factor=RING_FACTOR)
 
     def send_s(self, groups: Sequence[ClusterGroup], sent_bytes: Floats) -> Floats:
         """Return handing a micro-batch to the next stage over the slowest network, one way [s]."""
-        network = min(float(m.network_bytes_per_s) for m in self._on(groups))
-        sent = np.asarray(sent_bytes) / (self.parameters.pp_efficiency * network)
-        return np.asarray(sent + self.parameters.pp_latency_s)
-
-
-# Units timed by the device model, operator by operator: recorded runs, fp32, any device.
+        rates = (self.machines[g.label].problem.machines.network_bytes_per_s for g in groups)
+        network = min(float(rate) for rate in rates)
+        sent = np.asarray(sent_bytes) / (self._problem.parameters.pp_efficiency * network)
+        return np.asarray(sent + self._problem.parameters.pp_latency_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorLaw:
-    """Times by the device model, calibrated on what was measured of the job."""
+    """Times by the device model, calibrated on what was measured of the job.
+
+    It times units operator by operator: of recorded runs, in fp32, on any device.
+    """
 
     units: UnitModel  # the job's units, timed once a device
-
-    @property
-    def name(self) -> str:
-        """What the law goes by."""
-        return "operators"
-
-    @property
-    def fixed_s(self) -> float:
-        """Nothing: the operators hold all that a step takes [s]."""
-        return 0.0
+    table: UnitTable  # with what a described head keeps
+    name: str = "operators"
+    fixed_s: float = 0.0  # the operators hold all that a step takes [s]
 
     def times(self, group: ClusterGroup, kept: Kept) -> UnitTimes:
         """Return the times of the units on one of a group's devices, calibrated."""
@@ -455,12 +376,8 @@ class OperatorLaw:
             has_rdma=_bypasses_kernel(groups),
             **slowest_links(groups),
         )
-        return ReducedStep(
-            step_s=float(columns.step_s),
-            exposed_s=float(columns.exposed_s),
-            straggler_s=float(columns.straggler_s),
-            log_sd=float(columns.log_sd),
-        )
+        parts = (float(getattr(columns, part.name)) for part in fields(ReducedStep))
+        return ReducedStep(*parts)
 
     def other_log_sd(self, groups: Sequence[ClusterGroup], micro_batch: Column) -> float:
         """Return what unknown hosts, and another number of devices, add (``data_parallel``)."""
@@ -471,29 +388,25 @@ class OperatorLaw:
         of_size = case.anchors.size_log_sd(np.array([sum(g.devices for g in groups)]))
         return math.hypot(float((np.diagonal(hosts) * heard).max()), float(of_size[0]))
 
-    def state_bytes(self, table: UnitTable, workers: int, zero_stage: int) -> Floats:
+    def state_bytes(self, workers: int, zero_stage: int = 0) -> Floats:
         """Return weights, gradients and optimizer state by unit on one of ``workers`` [bytes]."""
         case = self.units.case
         return unit_state_bytes(
-            case.work, table, tp=1, dp=workers, zero_stage=zero_stage, offload=frozenset(),
+            case.work, self.table, tp=1, dp=workers, zero_stage=zero_stage, offload=frozenset(),
             memory=case.constants.memory,
         )  # fmt: skip
 
-    def replica_bytes(self, table: UnitTable, replica: Layouts, kept: Kept) -> Floats:
+    def replica_bytes(self, replica: Layouts, kept: Kept) -> Floats:
         """Return what the whole model takes on one of data-parallel workers [bytes]."""
         case, micro = self.units.case, np.asarray(replica.micro_batch, float)
-        work, memory, (dp, zero) = (
-            case.work,
-            case.constants.memory,
-            (replica.dp, replica.zero_stage),
-        )
+        work, memory, dp, zero = case.work, case.constants.memory, replica.dp, replica.zero_stage
         if kept == "kept":
             return training_memory_bytes(
                 work, micro, dp=dp, zero_stage=zero, parameters=memory,
                 accumulates=np.asarray(replica.accumulation_steps) > 1,
             )  # fmt: skip
-        each = float(table.kept_bytes(1, kept).sum() + table.live_bytes(1, kept))
-        by_stage = [self.state_bytes(table, int(dp), stage).sum() for stage in range(4)]
+        each = float(self.table.kept_bytes(1, kept).sum() + self.table.live_bytes(1, kept))
+        by_stage = [self.state_bytes(int(dp), stage).sum() for stage in range(4)]
         held = np.array(by_stage)[np.asarray(zero)]
         return np.asarray(held + memory.slack * micro * each + base_bytes(work, micro, memory))
 
@@ -538,10 +451,7 @@ def _bypasses_kernel(groups: Sequence[ClusterGroup]) -> bool | None:
     return None if None in known else all(known)
 
 
-# From a job to its model as units on the devices of several groups of machines.
-
-
-def model_on(case: StepCase, catalogue: Catalogue, groups: Sequence[ClusterGroup]) -> ModelOn:
+def model_on(case: StepCase, groups: Sequence[ClusterGroup]) -> ModelOn:
     """Return a job's model as units, with what they take on the groups' devices.
 
     ``case``: the job, with recorded layers or a described transformer, over the catalogue's fleet.
@@ -552,28 +462,36 @@ def model_on(case: StepCase, catalogue: Catalogue, groups: Sequence[ClusterGroup
 
 
 def model_at(case: StepCase, found: tuple[Place, ...]) -> ModelOn:
-    """Return a job's model as units, with what they take at these places."""
+    """Return a job's model as units, with what they take at these places.
+
+    By the law by which equal machines of the groups would be laid out.
+    """
     work, parts, table = units_of(case)
+    by_shape = [is_laid_out_by_shape(p.case, np.array([p.row])).all() for p in found]
+    law: LayoutLaw | OperatorLaw
+    if work.transformer is not None and all(by_shape):
+        law = LayoutLaw(
+            transformer=work.transformer,
+            table=table,
+            machines={p.group.label: on_machine(p.case, p.row) for p in found},
+            link_log_sd=case.constants.scaling.log_sd_communication,
+        )
+    else:
+        law = OperatorLaw(units=operator_units(case), table=table)
     return ModelOn(
-        work=work,
-        parts=parts,
-        table=table,
-        law=_law(replace(case, work=work), table, found, is_described=work is not case.work),
-        constants=case.constants,
-        places=found,
+        work=work, parts=parts, table=table, law=law, constants=case.constants, places=found
     )
 
 
 def units_of(case: StepCase) -> tuple[Work, tuple[Unit, ...], UnitTable]:
     """Return the job's work with its layers, their units and those as columns; made once."""
-    key = ("units and their table",)
-    if key not in case.seen:
+
+    def made() -> tuple[Work, tuple[Unit, ...], UnitTable]:
         work = with_layers(case.work)
         parts = work_units(work)
-        table = unit_table(work, parts, logit_bytes=case.constants.memory.logit_bytes)
-        case.seen[key] = work, parts, table
-    found: tuple[Work, tuple[Unit, ...], UnitTable] = case.seen[key]
-    return found
+        return work, parts, unit_table(work, parts, case.constants.memory.logit_bytes)
+
+    return case.once(("units and their table",), made)
 
 
 def with_layers(work: Work) -> Work:
@@ -585,7 +503,7 @@ def with_layers(work: Work) -> Work:
     return replace(work, layers=transformer_layers(work.transformer, precision=work.precision))
 
 
-def unit_table(work: Work, parts: Sequence[Unit], *, logit_bytes: float) -> UnitTable:
+def unit_table(work: Work, parts: Sequence[Unit], logit_bytes: float) -> UnitTable:
     """Return the units as columns; a described head keeps its logits besides. [bytes]."""
     table = UnitTable.of(parts, work)
     model = work.transformer
@@ -596,28 +514,10 @@ def unit_table(work: Work, parts: Sequence[Unit], *, logit_bytes: float) -> Unit
     return replace(table, saved_bytes=saved)
 
 
-def _law(
-    case: StepCase, table: UnitTable, found: Sequence[Place], *, is_described: bool
-) -> UnitLaw:
-    """Return the law by which equal machines of the groups would be laid out."""
-    transformer = case.work.transformer
-    by_shape = [is_laid_out_by_shape(p.case, np.array([p.row])).all() for p in found]
-    if transformer is not None and all(by_shape):
-        return LayoutLaw(
-            transformer=transformer,
-            table=table,
-            machines={p.group.label: on_machine(p.case, p.row) for p in found},
-            link_log_sd=case.constants.scaling.log_sd_communication,
-        )
-    return OperatorLaw(units=operator_units(case, is_described=is_described))
-
-
-def operator_units(case: StepCase, *, is_described: bool) -> UnitModel:
+def operator_units(case: StepCase) -> UnitModel:
     """Return the job's units, timed once for all ways; a described job's case has none itself."""
-    if not is_described:
+    work, _, _ = units_of(case)
+    if work is case.work:
         return unit_model(case)
-    key = ("units of a described job", id(case.fleet))
-    if key not in case.seen:
-        case.seen[key] = UnitModel(case)
-    found: UnitModel = case.seen[key]
-    return found
+    key = "units of a described job", id(case.fleet)
+    return case.once(key, lambda: UnitModel(replace(case, work=work)))

@@ -36,7 +36,6 @@ from advisor.planners.core import (
     UnitTimes,
     Work,
 )
-from advisor.planners.layouts import logarithms
 from advisor.planners.memory import model_state
 from advisor.planners.step import KERNELS, StepColumns, adapter_work, runs_as
 
@@ -98,6 +97,8 @@ class LayoutModel:
         of squared deviations (B. Efron, C. Stein, "The Jackknife Estimate of Variance," Annals of
         Statistics 9(3), 1981). In the order of ``planners.layouts.own_runs.NAMES``.
         """
+        from advisor.planners.layouts import logarithms
+
         tables = {e.table for e in self.errors}
         fits = np.array([logarithms(p) for name, p in self.folds.items() if name in tables])
         n = len(fits)
@@ -178,22 +179,6 @@ def load(file: Path | None = None) -> LayoutModel:
     return fitted(LayoutModel, file or path(), train="layout-model", version=SCHEMA_VERSION)
 
 
-# Which of two laws times a transformer's layers on a device, always the same one for the same.
-#
-# - The law of the shapes (``planners.step.transformer``): products, attention and elementwise
-#   traffic counted from the model's dimensions, constants fitted on published runs of Megatron,
-#   DeepSpeed, FSDP and the like. It holds where those were run: NVIDIA's GPUs from Volta on whose
-#   rate of large products was measured, in 16 bits or less (or TF32).
-# - The law of the operators (``planners.step.device``): a roofline over every operator of the
-#   step, with what measured steps say of its errors (``planners.step.calibrate``). It holds
-#   everywhere else: processors, other makers' accelerators, fp32, and cards of known families
-#   whose rate nobody measured, on which the shapes err by a quarter and the operators by a tenth
-#   (``advisor validate described``).
-#
-# On published layouts left out by table, all on measured cards, the first errs less than half as
-# much (``lab/notes/planners.md`` says how much, ``advisor validate layouts`` scores both).
-
-
 # Precision of the products -> index into ``planners.core.arrays.PRECISIONS``.
 PRECISION_CODES: Final[dict[str, int]] = {"bf16": 0, "fp16": 0, "fp8": 1, "fp4": 2, "tf32": 3}
 _FITTED_ARCHITECTURES: Final = frozenset(
@@ -211,6 +196,21 @@ def shapes_law(
     by_operators: Collection[str] = (),
 ) -> tuple[Accelerator, int] | None:
     """Return what the law of the shapes needs of a device, or None where it does not hold.
+
+    One of two laws times a transformer's layers on a device, always the same one for the same:
+
+    - The law of the shapes (``planners.step.transformer``): products, attention and elementwise
+      traffic counted from the model's dimensions, constants fitted on published runs of Megatron,
+      DeepSpeed, FSDP and the like. It holds where those were run: NVIDIA's GPUs from Volta on
+      whose rate of large products was measured, in 16 bits or less (or TF32).
+    - The law of the operators (``planners.step.device``): a roofline over every operator of the
+      step, with what measured steps say of its errors (``planners.step.calibrate``). It holds
+      everywhere else: processors, other makers' accelerators, fp32, and cards of known families
+      whose rate nobody measured, on which the shapes err by a quarter and the operators by a tenth
+      (``advisor validate described``).
+
+    On published layouts left out by table, all on measured cards, the first errs less than half as
+    much (``lab/notes/planners.md`` says how much, ``advisor validate layouts`` scores both).
 
     ``work``: whose precision is asked for; ``by_operators``: chip families that the law of the
     operators was fitted on: it answers for their cards whose rate nobody measured.

@@ -218,19 +218,17 @@ def candidate_runs(
     )
 
 
-# The cost of a job as it was learned from runs, with no time in between: the Nazari thesis's way.
-#
-# What a job is billed follows from its time (``completion``). This is a second opinion beside it:
-# a model whose label was the cost itself, relative to what the partial run's time would cost on
-# the machines asked about. It answers where it has seen such jobs on such machines, and nowhere
-# else; it knows the steps alone, not what a bill has besides (start-up, storage, a shortest bill).
-
-
 def direct_cost(
     catalogue: Catalogue, job: Job, columns: TimeColumns, offers: Offers, offer: int,
     coverage: float,
 ) -> Estimate | None:  # fmt: skip
     """Return the cost of the whole job on the machines of the only row of the columns [USD].
+
+    The Nazari thesis's way: with no time in between. What a job is billed follows from its time
+    (``completion``); this is a second opinion beside it: a model whose label was the cost itself,
+    relative to what the partial run's time would cost on the machines asked about. It answers
+    where it has seen such jobs on such machines, and nowhere else; it knows the steps alone, not
+    what a bill has besides (start-up, storage, a shortest bill).
 
     None for a job that was not profiled on processors, a machine
     without a price, and wherever the model has seen no such runs. Raises ModelError if the model's

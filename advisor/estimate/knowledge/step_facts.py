@@ -12,11 +12,11 @@ from advisor.answer import Candidate, Configuration, Fact, to_record
 from advisor.catalogue import InstanceType, shipped
 from advisor.collectors.derive import MOST_RATIO, ratio
 from advisor.collectors.errors import counted
+from advisor.estimate.answer import network_text
 from advisor.estimate.completion import save_of_rows_s
 from advisor.estimate.predictor import Predictor
 from advisor.estimate.time_columns import TimeColumns
 from advisor.estimate.ways.beside import beside_words
-from advisor.estimate.words import network_text
 from advisor.jobs import NO_LENGTH, Job, setup_words
 from advisor.machines import model_day
 from advisor.planners.core import GIB, Device, Work
@@ -195,9 +195,6 @@ class StepFacts:
                 note="that of machines with these accelerators, or like them; say another: "
                 "--cluster MACHINESxGPUSxNAME@RATE",
             )  # fmt: skip
-
-
-# Provenance of the numbers of a candidate: those of its step, and its price.
 
 
 def facts_of(

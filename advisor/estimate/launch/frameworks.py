@@ -1,18 +1,26 @@
 """Layouts as what people run: the framework that accepts one, and the command that starts it.
 
 ``framework_of`` chooses by the rules of ``planners.layouts.frameworks``; ``command`` prints what
-that framework accepts; ``runnable`` says why a layout has no command.
+that framework accepts; ``runnable`` says why a layout has no command; ``commands`` start a job on
+equal machines, the same for plans and exports.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
 
 from advisor.answer import Command
+from advisor.collectors.format import Told
+from advisor.estimate.case import StepCase, is_laid_out_by_shape
+from advisor.estimate.launch import recorded_script
 from advisor.estimate.launch.megatron import command_line
 from advisor.estimate.launch.torchtitan import torchtitan_line
 from advisor.estimate.launch.trainer import deepspeed_command, trainer_command
+from advisor.estimate.ways.recorded_units import UnitModel
 from advisor.planners.core import (
     DEFAULT_SETUP,
     Layout,
@@ -22,7 +30,7 @@ from advisor.planners.core import (
     Transformer,
     shapes_of,
 )
-from advisor.planners.layouts import Framework, broken_rule, frameworks_of
+from advisor.planners.layouts import Framework, SearchSpace, broken_rule, frameworks_of
 
 NAMES: Final[dict[Framework, str]] = {
     "trainer": "PyTorch (Hugging Face Trainer)",
@@ -117,3 +125,67 @@ def command(
         hint="choose another way of sharding, recomputation or offload",
         exit_code=3,
     )
+
+
+def commands(
+    case: StepCase, row: int, layout: Layout, *, group: str, nodes: int, space: SearchSpace,
+    script: Sequence[str] = (), is_own_script: bool = False,
+) -> tuple[tuple[Command, ...], tuple[str, ...]]:  # fmt: skip
+    """Return how to run a layout, or why no released framework does.
+
+    Parameters
+    ----------
+    row : int
+        The machines' type, in the case's fleet.
+    group : str
+        What the machines are called.
+    nodes : int
+        How many of them.
+    space : SearchSpace
+        In which the layout was found.
+    script : sequence of str
+        The command line that a recorded job was started with, or that of the user's script.
+    is_own_script : bool
+        A described job's script takes no arguments but those in ``script``: none of the Trainer.
+
+    Returns
+    -------
+    commands : tuple of Command
+        Empty where nothing runs the layout.
+    reasons : tuple of str
+        Why, where nothing does.
+    """
+    work, per_node = case.work, int(case.fleet.per_node[row])
+    if work.transformer is not None and bool(is_laid_out_by_shape(case, np.array([row])).all()):
+        settings: dict[str, Any] = {"setup": work.setup, "precision": work.precision}
+        reason = runnable(layout, work.transformer, **settings)
+        if reason is not None:
+            return (), (reason,)
+        shape = work.transformer
+        is_megatron = framework_of(layout, shape, **settings) == "megatron"
+        if is_own_script and not is_megatron and recorded_script.runnable(layout) is None:
+            own = recorded_script.Script(tuple(script), (), work.precision)
+            return (
+                recorded_script.command(
+                    own, layout, (), group=group, nodes=nodes, per_node=per_node
+                ),
+            ), ()  # fmt: skip
+        return (
+            command(
+                layout, shape, group=group, nodes=nodes, per_node=per_node, **settings
+            ),
+        ), ()  # fmt: skip
+    reason = recorded_script.runnable(layout)
+    if reason is not None:
+        return (), (reason,)
+    units = UnitModel(replace(case, space=space))
+    found = units.best(row, nodes) if layout.pp > 1 else None
+    started = recorded_script.Script(
+        tuple(script), units.parts, work.precision, case.job.told or Told()
+    )
+    stages = found.stages if found else (len(units.parts),)
+    return (
+        recorded_script.command(
+            started, layout, stages, group=group, nodes=nodes, per_node=per_node
+        ),
+    ), ()

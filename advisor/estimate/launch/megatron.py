@@ -128,24 +128,24 @@ def _model_arguments(transformer: Transformer, precision: Precision) -> list[str
         )
     elif transformer.head_width:
         found.append(f"--kv-channels {transformer.head_width}")
-    if transformer.kv_heads and transformer.kv_heads != transformer.heads:
-        found.append(f"--group-query-attention --num-query-groups {transformer.kv_heads}")
-    if transformer.is_gated:
-        found.append("--swiglu")
-    if style.has_root_mean_square:
-        found.append("--normalization RMSNorm")
-    if style.is_rotated:
-        found.append("--position-embedding-type rope")
-    if style.biased and "down" not in style.biased and "query" in style.biased:
-        found.append("--add-qkv-bias")
-    # Experts that are split over tensor-parallel ranks have no biases, gated layers seldom.
-    if "down" not in style.biased or transformer.experts > 1:
-        found.append("--disable-bias-linear")
-    if not transformer.has_tied_embeddings:
-        found.append("--untie-embeddings-and-output-weights")
-    if transformer.experts > 1:
-        found += _expert_arguments(transformer, precision)
-    return found
+    groups, biased = transformer.kv_heads, style.biased
+    found += _where(
+        (groups and groups != transformer.heads,
+         f"--group-query-attention --num-query-groups {groups}"),
+        (transformer.is_gated, "--swiglu"),
+        (style.has_root_mean_square, "--normalization RMSNorm"),
+        (style.is_rotated, "--position-embedding-type rope"),
+        ("down" not in biased and "query" in biased, "--add-qkv-bias"),
+        # Experts that are split over tensor-parallel ranks have no biases, gated layers seldom.
+        ("down" not in biased or transformer.experts > 1, "--disable-bias-linear"),
+        (not transformer.has_tied_embeddings, "--untie-embeddings-and-output-weights"),
+    )  # fmt: skip
+    return found + (_expert_arguments(transformer, precision) if transformer.experts > 1 else [])
+
+
+def _where(*rows: tuple[object, str]) -> list[str]:
+    """Return the texts whose conditions hold."""
+    return [text for holds, text in rows if holds]
 
 
 def _expert_arguments(transformer: Transformer, precision: Precision) -> list[str]:
@@ -170,13 +170,11 @@ def _expert_arguments(transformer: Transformer, precision: Precision) -> list[st
 def _parallel_arguments(
     layout: Layout, transformer: Transformer, pp: int, layers: Sequence[int] | None
 ) -> list[str]:
-    found = []
-    if layout.cp > 1:
-        found.append(f"--context-parallel-size {layout.cp}")
-    if layout.ep > 1:
-        found.append(f"--expert-model-parallel-size {layout.ep}")
-    if layout.is_sequence_parallel:
-        found.append("--sequence-parallel")
+    found = _where(
+        (layout.cp > 1, f"--context-parallel-size {layout.cp}"),
+        (layout.ep > 1, f"--expert-model-parallel-size {layout.ep}"),
+        (layout.is_sequence_parallel, "--sequence-parallel"),
+    )
     if layout.virtual_stages > 1:
         found += _chunk_arguments(transformer.layers, pp * layout.virtual_stages)
     elif stages := layers or _uneven(transformer.layers, pp):
@@ -199,45 +197,34 @@ def _chunk_arguments(layers: int, chunks: int) -> list[str]:
 
 
 def _sharding_arguments(layout: Layout, setup: TrainingSetup) -> list[str]:
-    found = []
-    if layout.zero_stage >= 2:
-        found.append(
-            "--use-megatron-fsdp "
-            f"--data-parallel-sharding-strategy {_SHARDING[layout.zero_stage]} "
-            "--ckpt-format fsdp_dtensor --init-model-with-meta-device "
-            "--no-gradient-accumulation-fusion"
-        )
-    if layout.zero_stage or "optimizer" in layout.offload:
-        found.append("--use-distributed-optimizer")
-    ranks = layout.dp * layout.cp
-    if setup.overlaps and ranks > 1:
-        found.append("--overlap-grad-reduce")
-        if layout.zero_stage:
-            found.append("--overlap-param-gather")
-    if setup.overlaps_tensor and layout.is_sequence_parallel:
-        found.append("--tp-comm-overlap")
-    if layout.shard_group and layout.zero_stage and layout.shard_group < ranks:
-        found.append(f"--num-distributed-optimizer-instances {ranks // layout.shard_group}")
-    return found
+    ranks, is_sharded = layout.dp * layout.cp, layout.zero_stage > 0
+    overlaps, group = setup.overlaps and ranks > 1, layout.shard_group or ranks
+    return _where(
+        (layout.zero_stage >= 2, "--use-megatron-fsdp --data-parallel-sharding-strategy "
+         f"{_SHARDING.get(layout.zero_stage)} --ckpt-format fsdp_dtensor "
+         "--init-model-with-meta-device --no-gradient-accumulation-fusion"),
+        (is_sharded or "optimizer" in layout.offload, "--use-distributed-optimizer"),
+        (overlaps, "--overlap-grad-reduce"),
+        (overlaps and is_sharded, "--overlap-param-gather"),
+        (setup.overlaps_tensor and layout.is_sequence_parallel, "--tp-comm-overlap"),
+        (is_sharded and group < ranks,
+         f"--num-distributed-optimizer-instances {ranks // group}"),
+    )  # fmt: skip
 
 
 def _memory_arguments(layout: Layout, transformer: Transformer) -> list[str]:
-    found = []
-    if layout.recompute == "selective":
-        found.append("--recompute-granularity selective")
-    elif layout.recompute == "full":
-        some = layout.partial_layers
-        method = (
-            f"block --recompute-num-layers {some}" if some else "uniform --recompute-num-layers 1"
-        )
-        found.append(f"--recompute-granularity full --recompute-method {method}")
-    if "optimizer" in layout.offload:
-        found.append("--optimizer-cpu-offload --use-precision-aware-optimizer")
-    if "activations" in layout.offload:
-        # All layers but the last: Megatron-Core keeps at least one on the device.
-        moved = min(layout.partial_layers or transformer.layers, transformer.layers - 1)
-        found.append(f"--cpu-offloading-num-layers {moved}")
-    return found
+    some, layers = layout.partial_layers, transformer.layers
+    method = f"block --recompute-num-layers {some}" if some else "uniform --recompute-num-layers 1"
+    # All layers but the last: Megatron-Core keeps at least one on the device.
+    moved = min(some or layers, layers - 1)
+    return _where(
+        (layout.recompute == "selective", "--recompute-granularity selective"),
+        (layout.recompute == "full",
+         f"--recompute-granularity full --recompute-method {method}"),
+        ("optimizer" in layout.offload,
+         "--optimizer-cpu-offload --use-precision-aware-optimizer"),
+        ("activations" in layout.offload, f"--cpu-offloading-num-layers {moved}"),
+    )  # fmt: skip
 
 
 def _uneven(layers: int, pp: int) -> list[int] | None:

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.estimate.case import StepCase, is_laid_out_by_shape
-from advisor.estimate.knowledge.laws import operator_units, units_of
+from advisor.estimate.knowledge.laws import operator_units
 from advisor.estimate.ways.model_parallel import on_machine
 from advisor.planners.core import RECOMPUTES, Layouts
 from advisor.planners.layouts import LayoutProblem, SearchSpace, data_parallel_s, divisors, fixed_s
@@ -69,8 +69,7 @@ def _unit_s(case: StepCase, used: Integers) -> tuple[Floats, Floats, Floats]:
 
     Between the points times are straight lines: a sample takes least at one of them.
     """
-    work, _, _ = units_of(case)
-    model = operator_units(replace(case, work=work), is_described=work is not case.work)
+    model = operator_units(case)
     each, whole, passed = [], [], []
     for row in used.tolist():
         times = model.times(case.fleet.devices[case.fleet.device[row]])

@@ -9,14 +9,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from advisor.answer import Command, Estimate
+from advisor.answer import Answer, Command, Estimate
+from advisor.estimate.answer import assumed_network
 from advisor.estimate.knowledge.laws import LayoutLaw, ModelOn
-from advisor.estimate.plan import Choice, way_on
+from advisor.estimate.plan import way_on
 from advisor.estimate.unlike.places import network_waits, slowest_assumed
 from advisor.estimate.ways.model_parallel import stack_spaces
-from advisor.estimate.words import assumed_network
 from advisor.machines import Cluster, ClusterGroup
-from advisor.planners.core import Floats, Layout, PlanningError
+from advisor.planners.core import Layout, PlanningError
 from advisor.planners.layouts import SearchSpace
 
 Machines = list[ClusterGroup]
@@ -99,7 +99,7 @@ class OnGroups:
         layouts: Mapping[str, Layout] | None = None,
         commands: tuple[Command, ...] = (),
         notes: tuple[str, ...] = (),
-    ) -> Choice:
+    ) -> Answer:
         """Return a way that uses all machines of the cluster.
 
         ``parts_s`` are what a step waits for; what they do not hold is computing; ``samples``:
@@ -112,7 +112,8 @@ class OnGroups:
         assumed = slowest_assumed(self.model.places)
         slope = network_waits(waits) / step_s
         if assumed is not None:
-            log_sd = float(np.hypot(log_sd, self._network_log_sd * slope))
+            spread = max(float(p.case.fleet.network_log_sd[p.row]) for p in self.model.places)
+            log_sd = float(np.hypot(log_sd, spread * slope))
         return way_on(
             self.cluster,
             {g.label: g.count for g in self.groups},
@@ -130,11 +131,6 @@ class OnGroups:
                 *(() if assumed is None else (assumed_network(assumed, slope),)),
             ),
         )
-
-    @property
-    def _network_log_sd(self) -> float:
-        """Spread of the logarithm of the network, where some machine's is assumed."""
-        return max(float(p.case.fleet.network_log_sd[p.row]) for p in self.model.places)
 
     @property
     def is_laid_out(self) -> bool:
@@ -160,19 +156,6 @@ def notes_of(groups: Sequence[ClusterGroup]) -> tuple[str, ...]:
         f"{g.part.name}: no measured rate of large products is known, inferred from the datasheet"
         for g in groups
         if g.part.is_inferred
-    )
-
-
-def network_weights(machines: Sequence[ClusterGroup]) -> Floats:
-    """Return the bandwidth between each two machines, shape (n, n) [bytes/s]."""
-    rates = np.array([m.node.network.bytes_per_s for m in machines])
-    return np.asarray(np.minimum(rates[:, None], rates[None, :]))
-
-
-def slowest_networks(groups: Sequence[Sequence[ClusterGroup]]) -> Floats:
-    """Return the slowest network between each two groups, shape (groups, groups) [bytes/s]."""
-    return np.array(
-        [[min(m.node.network.bytes_per_s for m in (*a, *b)) for b in groups] for a in groups]
     )
 
 

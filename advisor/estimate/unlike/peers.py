@@ -198,13 +198,6 @@ def peers_of(
     )
 
 
-# The first minute of peers that train together: facts of each one, and of all.
-#
-# A peer is a recording of ``advisor profile`` made while the others train too, or a node of
-# Hivemind's published recordings. Steps that take much longer than the others waited for a
-# synchronisation; after the last step of a minute a peer may be waiting for one that has begun.
-
-
 Floats = NDArray[np.float64]
 
 WINDOW_S: Final = 60.0
@@ -249,7 +242,12 @@ class PeerMinute:
 
 
 def minute_of(peer: PeerSeries) -> PeerMinute:
-    """Return the facts of a peer's first ``WINDOW_S``."""
+    """Return the facts of a peer's first ``WINDOW_S``.
+
+    A peer is a recording of ``advisor profile`` made while the others train too, or a node of
+    Hivemind's published recordings. Steps that take much longer than the others waited for a
+    synchronisation; after the last step of a minute a peer may be waiting for one that has begun.
+    """
     early = peer.step_t_s <= WINDOW_S
     t_s, step_s, samples = peer.step_t_s[early], peer.step_s[early], peer.step_samples
     readings = peer.reading_t_s <= WINDOW_S

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from advisor.answer import Answer
 from advisor.estimate.case import StepCase, is_laid_out_by_shape
-from advisor.estimate.plan import Choice
 from advisor.estimate.time_columns import CODE, WAITS, TimeColumns, integer_layouts
 from advisor.estimate.ways.model_parallel import on_machine
 from advisor.estimate.ways.recorded_units import node_of
@@ -52,10 +52,7 @@ def places_of(case: StepCase, groups: Sequence[ClusterGroup]) -> tuple[Place, ..
     return tuple(found)
 
 
-# A way of training on several groups of machines, as one row of the columns of times.
-
-
-def group_columns(choice: Choice | None, places: Sequence[Place]) -> TimeColumns:
+def group_columns(choice: Answer | None, places: Sequence[Place]) -> TimeColumns:
     """Return what the job takes on groups of machines as one row; no estimate where None.
 
     Its state is taken to be saved by one machine; the slowest machine to start is waited for.
@@ -113,7 +110,7 @@ def network_waits(shares: Mapping[str, float]) -> float:
     return shares.get("network", 0.0) + shares.get("pipeline", 0.0)
 
 
-def layout_of_groups(choice: Choice) -> Layout:
+def layout_of_groups(choice: Answer) -> Layout:
     """Return one layout for all devices: the first group's, with the stages of all of them."""
     details = choice.details
     stages = len(details.get("layers_by_stage", [0]))

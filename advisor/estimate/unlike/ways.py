@@ -1,6 +1,6 @@
 """The ways of training on groups of unlike machines, which ``plan`` and ``recommend`` ask.
 
-A new way is one file with a function ``OnGroups -> Choice`` that raises ``PlanningError`` where
+A new way is one file with a function ``OnGroups -> Answer`` that raises ``PlanningError`` where
 it does not apply, with what is said of its choices, and one line here.
 """
 
@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
+from advisor.answer import Answer
 from advisor.estimate.knowledge.laws import ModelOn
-from advisor.estimate.plan import Choice
 from advisor.estimate.unlike.groups import OnGroups
-from advisor.estimate.ways import even, stages, uneven, zorse
+from advisor.estimate.ways import even, stages, uneven
 from advisor.machines import Cluster
 from advisor.planners.core import PlanningError
 
@@ -28,8 +28,8 @@ class UnlikeWay:
     """
 
     name: str
-    choose: Callable[[OnGroups], Choice]
-    words: Callable[[Choice, Mapping[str, str]], str] | None = None
+    choose: Callable[[OnGroups], Answer]
+    words: Callable[[Answer, Mapping[str, str]], str] | None = None
 
 
 WAYS: Final = (
@@ -37,7 +37,7 @@ WAYS: Final = (
     UnlikeWay(stages.NAME, stages.pipeline_over_groups, stages.words),
     UnlikeWay(uneven.NAME, uneven.uneven_batches, uneven.words),
     UnlikeWay(uneven.UNEVEN_STATE_NAME, uneven.uneven_state),
-    UnlikeWay(zorse.NAME, zorse.asymmetric_stages),
+    UnlikeWay(stages.ASYMMETRIC_NAME, stages.asymmetric_stages),
 )
 
 
@@ -49,7 +49,7 @@ def unlike_choices(
     coverage: float = 0.9,
     command: tuple[str, ...] = (),
     ways: tuple[UnlikeWay, ...] = WAYS,
-) -> tuple[list[Choice], dict[str, str]]:
+) -> tuple[list[Answer], dict[str, str]]:
     """Plan every way of training a model on all machines of a cluster together.
 
     Parameters
@@ -67,7 +67,7 @@ def unlike_choices(
 
     Returns
     -------
-    choices : list of Choice
+    choices : list of Answer
         In the ways' order; those without commands are run by no released framework.
     left_out : dict of str to str
         Ways that do not apply or fit, and why.
@@ -78,12 +78,12 @@ def unlike_choices(
     return tried({way.name: partial(way.choose, case) for way in ways})
 
 
-def best_released(model: ModelOn, cluster: Cluster, *, global_batch: int) -> Choice | None:
+def best_released(model: ModelOn, cluster: Cluster, *, global_batch: int) -> Answer | None:
     """Return the fastest way that a released framework runs: what ``plan`` answers; None: none."""
     case = OnGroups(model=model, cluster=cluster, global_batch=global_batch, only_released=True)
     # The dearest search comes last: it need not look for what the others beat.
     ways = sorted((way for way in WAYS if way.words), key=lambda way: way.name == stages.NAME)
-    best: Choice | None = None
+    best: Answer | None = None
     for way in ways:
         found, _ = tried({way.name: partial(way.choose, case)})
         runs = [c for c in (best, *found) if c is not None and c.commands]
@@ -93,7 +93,7 @@ def best_released(model: ModelOn, cluster: Cluster, *, global_batch: int) -> Cho
     return best
 
 
-def _worth(choice: Choice) -> float:
+def _worth(choice: Answer) -> float:
     return choice.step_time_s.value * handicap(choice)
 
 
@@ -101,21 +101,21 @@ def _worth(choice: Choice) -> float:
 _LEAST_GAIN: Final = 1.005
 
 
-def handicap(choice: Choice) -> float:
+def handicap(choice: Answer) -> float:
     """Return by what a way's time or cost is multiplied where ways are compared."""
     is_uneven = choice.name != even.NAME and any(way.name == choice.name for way in WAYS)
     return _LEAST_GAIN if is_uneven else 1.0
 
 
-def words_of(choice: Choice, names: Mapping[str, str]) -> str:
+def words_of(choice: Answer, names: Mapping[str, str]) -> str:
     """Return what a way says of its choice, its groups by ``names``."""
     (said,) = (way.words for way in WAYS if way.name == choice.name)
     return "" if said is None else said(choice, names)
 
 
-def tried(ways: Mapping[str, Callable[[], Choice]]) -> tuple[list[Choice], dict[str, str]]:
+def tried(ways: Mapping[str, Callable[[], Answer]]) -> tuple[list[Answer], dict[str, str]]:
     """Return what the ways find, and of the others why they find nothing."""
-    found: list[Choice] = []
+    found: list[Answer] = []
     left_out: dict[str, str] = {}
     for name, way in ways.items():
         try:

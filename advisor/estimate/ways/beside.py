@@ -5,20 +5,22 @@ A way of this kind is one file with an object of the protocol ``BesideWay``, and
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from advisor.answer import Answer
 from advisor.ask import LayoutRequest
 from advisor.estimate.case import StepCase
-from advisor.estimate.plan import Choice
 from advisor.estimate.time_columns import TimeColumns, way_code
-from advisor.estimate.unlike.groups import OnGroups
 from advisor.estimate.ways.swapping import LAYER_SWAPPING
 from advisor.machines import Cluster
 from advisor.planners.core import PlanningError
 from advisor.planners.layouts import SearchSpace
+
+if TYPE_CHECKING:
+    from advisor.estimate.unlike.groups import OnGroups
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -65,11 +67,11 @@ class BesideWay(Protocol):
         """Whether ``plan`` shows it beside the layouts."""
         ...
 
-    def choice(self, case: OnGroups, asked: LayoutRequest) -> Choice:
+    def choice(self, case: OnGroups, asked: LayoutRequest) -> Answer:
         """Return it on all devices of a cluster; PlanningError where it cannot run."""
         ...
 
-    def instead(self, problem: PlanningError, found: Choice) -> PlanningError:
+    def instead(self, problem: PlanningError, found: Answer) -> PlanningError:
         """Return why nothing else runs, with what this way would take."""
         ...
 

@@ -6,32 +6,28 @@ device model, calibrated on measured steps -> data-parallel scaling -> input lim
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from advisor.answer import Bottleneck
-from advisor.estimate.case import SPACE, StepCase, fitted_rows, is_step_uncertain, placements
+from advisor.estimate.case import SPACE, StepCase, is_step_uncertain
 from advisor.estimate.time_columns import (
     CODE,
     WAITS,
     TimeColumns,
     integer_layouts,
     shares_of,
-    spread,
     way_code,
 )
 from advisor.jobs import Job, Measured
-from advisor.planners.core import GIB, Device, Layouts, concatenate, select
+from advisor.planners.core import GIB, Device, Layouts, concatenate, put, select
 from advisor.planners.layouts import SearchSpace
-from advisor.planners.links import DataParallelColumns, data_parallel_step
+from advisor.planners.links import data_parallel_step
 from advisor.planners.memory import largest_micro_batch, training_memory_bytes
 from advisor.planners.step import StepColumns, step_time
-
-# Which micro-batch and ZeRO stage fit into the devices' memory, for each (type, workers).
-
 
 WAY: Final = way_code("data parallel")
 Floats = NDArray[np.float64]
@@ -44,17 +40,7 @@ _MOST_KEPT_FREE_BYTES: Final = 5 * GIB
 _ZERO_STAGES: Final = (0, 1, 2, 3)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
-    """One row a candidate; ``micro_batch`` 0 does not fit. Memory is of one device. [bytes]."""
-
-    micro_batch: Integers
-    accumulation_steps: Integers
-    zero_stage: Integers
-    memory_bytes: Floats
-
-
-def fit_in_memory(case: StepCase, type_index: Integers, dp: Integers) -> Fit:
+def fit_in_memory(case: StepCase, columns: TimeColumns) -> TimeColumns:
     """Choose the largest micro-batch that fits, with the lowest ZeRO stage that lets one fit.
 
     The global batch is kept: what does not fit at once is accumulated, in equal micro-batches
@@ -62,7 +48,7 @@ def fit_in_memory(case: StepCase, type_index: Integers, dp: Integers) -> Fit:
     accumulates goes on doing so: its micro-batch is the largest, unless another is asked for.
     """
     job, work, fleet, constants = case.job, case.work, case.fleet, case.constants
-    space = case.space
+    space, dp, type_index = case.space, columns.dp, columns.type_index
     local = -(-job.global_batch // dp)
     memory = fleet.devices.fact("memory_bytes")[fleet.device[type_index]]
     is_cpu = ~fleet.is_accelerated[type_index]
@@ -100,12 +86,19 @@ def fit_in_memory(case: StepCase, type_index: Integers, dp: Integers) -> Fit:
         work, np.maximum(micro_batch, 1), dp=dp, zero_stage=stage, is_cpu=is_cpu,
         accumulates=accumulation > 1, parameters=constants.memory,
     )  # fmt: skip
-    return Fit(
-        micro_batch=micro_batch,
-        accumulation_steps=accumulation,
-        zero_stage=stage,
-        memory_bytes=np.asarray(needed, dtype=float),
-    )
+    status = np.where(micro_batch < 1, CODE["does_not_fit_in_memory"], 0)
+    if space.accumulation_steps is not None:
+        others = (status == 0) & (accumulation != space.accumulation_steps)
+        status[others] = CODE["excluded_by_layout"]
+    return replace(
+        columns,
+        status=status,
+        layouts=replace(
+            columns.layouts, micro_batch=micro_batch, accumulation_steps=accumulation,
+            zero_stage=stage,
+        ),
+        memory_bytes=np.where(status == 0, needed, np.nan),
+    )  # fmt: skip
 
 
 def _wanted_micro_batch(space: SearchSpace, local: Integers) -> Integers | None:
@@ -165,49 +158,29 @@ def data_parallel(case: StepCase, type_index: Integers, count: Integers) -> Time
 
     ``type_index``, ``count``: (n,); rows of the fleet's types, and machines rented of each.
     """
-    fleet, space, n = case.fleet, case.space, len(count)
-    dp = fleet.per_node[type_index] * count
-    status = case.status(type_index, count)
-    status[(status == 0) & (dp > case.job.global_batch)] = CODE["fewer_samples_than_workers"]
+    columns = case.no_times(WAY, type_index, count)
+    is_few = columns.dp > case.job.global_batch
+    columns.status[(columns.status == 0) & is_few] = CODE["fewer_samples_than_workers"]
     if not admits(case):
-        status[status == 0] = CODE["excluded_by_layout"]
-    rows = np.flatnonzero(status == 0)
-    fit = fit_in_memory(case, type_index[rows], dp[rows])
-    status[rows[fit.micro_batch < 1]] = CODE["does_not_fit_in_memory"]
-    rows, fit = rows[fit.micro_batch >= 1], select(fit, fit.micro_batch >= 1)
-    if space.accumulation_steps is not None:
-        kept = fit.accumulation_steps == space.accumulation_steps
-        status[rows[~kept]] = CODE["excluded_by_layout"]
-        rows, fit = rows[kept], select(fit, kept)
-    types = type_index[rows]
-    single = _single(case, fleet.device[types], fit)
-    scaled = _scaled(case, single, fit, types, count[rows])
-    parts_s = _parts(case, single, fit, scaled, types)
-    of_size = case.anchors.size_log_sd(dp[rows])
-    log_sd = np.sqrt(single.log_sd**2 + np.asarray(scaled.log_sd) ** 2 + of_size**2)
-    _put_measured(case, fit, types, count[rows], parts_s, log_sd)
+        columns.status[columns.status == 0] = CODE["excluded_by_layout"]
+    for step in (fit_in_memory, _timed):
+        rows = np.flatnonzero(columns.status == 0)
+        columns = put(columns, rows, step(case, select(columns, rows)))
+    return columns
+
+
+def _timed(case: StepCase, columns: TimeColumns) -> TimeColumns:
+    """Return rows whose layouts are known with their times."""
+    single = _single(case, columns)
+    parts_s, scaled_log_sd = _parts(case, columns, single)
+    of_size = case.anchors.size_log_sd(columns.dp)
+    log_sd = np.sqrt(single.log_sd**2 + scaled_log_sd**2 + of_size**2)
+    _put_measured(case, columns, parts_s, log_sd)
     step_s, shares = shares_of(parts_s)
-    return TimeColumns(
-        type_index=type_index,
-        count=count,
-        status=status,
-        way=np.full(n, WAY),
-        step_s=spread(step_s, rows, n),
-        log_sd=spread(log_sd, rows, n),
-        shares={name: spread(part, rows, n) for name, part in shares.items()},
-        layouts=integer_layouts(
-            n,
-            dp=dp,
-            micro_batch=spread(fit.micro_batch, rows, n),
-            accumulation_steps=spread(fit.accumulation_steps, rows, n),
-            zero_stage=spread(fit.zero_stage, rows, n),
-        ),
-        memory_bytes=spread(fit.memory_bytes, rows, n),
-        host_bytes=np.zeros(n),
-        startup_s=case.startup_s(type_index),
-        data_in_s=case.data_in_s(type_index),
-        is_extrapolating=spread(single.is_extrapolating, rows, n) > 0,
-    )
+    return replace(
+        columns, step_s=step_s, log_sd=log_sd, shares=shares,
+        is_extrapolating=single.is_extrapolating > 0,
+    )  # fmt: skip
 
 
 def admits(case: StepCase) -> bool:
@@ -223,12 +196,13 @@ _BY_BATCH: Final = ("micro_batch_s", "backward_s", "compute_s", "memory_s", "lau
 _BY_DEVICE: Final = ("optimizer_s", "optimizer_launch_s")
 
 
-def _single(case: StepCase, device: Integers, fit: Fit) -> StepColumns:
+def _single(case: StepCase, rows_of: TimeColumns) -> StepColumns:
     """Return one device's step, calibrated, one row a candidate.
 
     The device model is asked once for each distinct (device, micro-batch).
     """
     fleet, anchors, constants = case.fleet, case.anchors, case.constants
+    device, micro_batch = fleet.device[rows_of.type_index], rows_of.micro_batch
     found: list[StepColumns] = []
     # Two grids, since accelerators see many more distinct micro-batches than CPUs do.
     is_cpu = fleet.devices.word("kind")[device] == "cpu"
@@ -237,7 +211,7 @@ def _single(case: StepCase, device: Integers, fit: Fit) -> StepColumns:
         if rows.size == 0:
             continue
         used, at_device = np.unique(device[rows], return_inverse=True)
-        batches, at_batch = np.unique(fit.micro_batch[rows], return_inverse=True)
+        batches, at_batch = np.unique(micro_batch[rows], return_inverse=True)
         targets = fleet.devices.take(used)
         columns: StepColumns = step_time(case.work, targets, batches, constants.device)
         factor, log_sd = case.calibrated(used)
@@ -258,62 +232,36 @@ def _single(case: StepCase, device: Integers, fit: Fit) -> StepColumns:
     return found[0] if len(found) == 1 else select(concatenate(found), np.argsort(order))
 
 
-def _scaled(
-    case: StepCase, single: StepColumns, fit: Fit, type_index: Integers, count: Integers
-) -> DataParallelColumns:
-    work, fleet = case.work, case.fleet
+def _parts(
+    case: StepCase, columns: TimeColumns, single: StepColumns
+) -> tuple[dict[Bottleneck, Floats], Floats]:
+    """Return what the step waits for, loading included, and what scaling adds to ln(step)'s error.
+
+    The parts add up to the step [s].
+    """
+    work, fleet, kind, count = case.work, case.fleet, columns.type_index, columns.count
     # Machines whose devices one switch fabric joins are a node to a ring.
-    joined = np.minimum(fleet.domain_machines[type_index], count)
+    joined = np.minimum(fleet.domain_machines[kind], count)
     nodes = -(-count // joined)
-    network = fleet.network_bytes_per_s[type_index] * joined
-    return data_parallel_step(
+    scaled = data_parallel_step(
         micro_batch_s=single.micro_batch_s,
         backward_s=single.backward_s,
         optimizer_s=single.optimizer_s,
-        accumulation_steps=fit.accumulation_steps,
+        accumulation_steps=columns.accumulation_steps,
         gradient_bytes=work.gradient_bytes,
         buffer_bytes=work.buffer_bytes,
-        is_pipelined=fleet.is_accelerated[type_index],
+        is_pipelined=fleet.is_accelerated[kind],
         nodes=nodes,
-        devices_per_node=fleet.per_node[type_index] * count / nodes,
-        intra_bytes_per_s=fleet.intra_bytes_per_s[type_index],
-        intra_latency_s=fleet.intra_latency_s[type_index],
-        network_bytes_per_s=np.where(nodes > 1, network, np.inf),
-        network_latency_s=fleet.network_latency_s[type_index],
-        zero_stage=fit.zero_stage,
-        has_rdma=fleet.is_rdma[type_index],
+        devices_per_node=fleet.per_node[kind] * count / nodes,
+        intra_bytes_per_s=fleet.intra_bytes_per_s[kind],
+        intra_latency_s=fleet.intra_latency_s[kind],
+        network_bytes_per_s=np.where(nodes > 1, fleet.network_bytes_per_s[kind] * joined, np.inf),
+        network_latency_s=fleet.network_latency_s[kind],
+        zero_stage=columns.zero_stage,
+        has_rdma=fleet.is_rdma[kind],
         parameters=case.constants.scaling,
     )
-
-
-def _put_measured(
-    case: StepCase, fit: Fit, type_index: Integers, count: Integers,
-    parts_s: dict[Bottleneck, Floats], log_sd: Floats,
-) -> None:  # fmt: skip
-    """Replace what the job's own runs on such machines know better: step, network and error."""
-    per_node = case.fleet.per_node[type_index]
-    batch = fit.micro_batch * fit.accumulation_steps
-    for law, rows in fitted_rows(case.clusters, case.fleet, type_index):
-        asked = placements(count[rows], per_node[rows], batch[rows])
-        step_s, log_sd[rows] = law.predict(asked)
-        of_law = law.parts(asked)
-        network = step_s * of_law.exposed_s / of_law.step_s
-        rest = sum(part[rows] for name, part in parts_s.items() if name != "network")
-        scale = (step_s - network) / np.maximum(rest, 1e-30)
-        for name, part in parts_s.items():
-            part[rows] = network if name == "network" else part[rows] * scale
-
-
-def _parts(
-    case: StepCase,
-    single: StepColumns,
-    fit: Fit,
-    scaled: DataParallelColumns,
-    type_index: Integers,
-) -> dict[Bottleneck, Floats]:
-    """Return what the step waits for, loading included; the parts add up to it [s]."""
     step_s = np.asarray(scaled.step_s, dtype=float)
-    waiting = case.waiting_s(step_s, fit.micro_batch * fit.accumulation_steps, type_index)
     network = np.asarray(scaled.exposed_s) + np.asarray(scaled.straggler_s)
     device_s = np.maximum(step_s - network, 0.0)
     busy = np.maximum(single.compute_s + single.memory_s + single.launch_s, 1e-30)
@@ -321,20 +269,35 @@ def _parts(
     optimizer = np.minimum(single.optimizer_s, device_s)
     starts = np.minimum(single.optimizer_launch_s, optimizer)
     working = (device_s - optimizer) / busy
+    samples = columns.micro_batch * columns.accumulation_steps
     return {
         "compute": single.compute_s * working,
         "memory": single.memory_s * working + optimizer - starts,
         "launch": single.launch_s * working + starts,
         "network": step_s - device_s,
-        "input": waiting,
-    }
+        "input": case.waiting_s(step_s, samples, kind),
+    }, np.asarray(scaled.log_sd)
 
 
-# The machine that a job was recorded on: its step there is the one that was measured.
-#
-# No model says it better: the recorded layout, the recorded time and the recorded interval. What
-# the user has changed since (batch, precision, software, layout) is estimated as everywhere, with
-# the measured step as its anchor.
+def _put_measured(
+    case: StepCase, columns: TimeColumns, parts_s: dict[Bottleneck, Floats], log_sd: Floats
+) -> None:
+    """Replace what the job's own runs on such machines know better: step, network and error."""
+    if not case.clusters:
+        return
+    from advisor.estimate.knowledge.own_runs import fitted_rows, placements
+
+    per_node = case.fleet.per_node[columns.type_index]
+    batch = columns.micro_batch * columns.accumulation_steps
+    for law, rows in fitted_rows(case.clusters, case.fleet, columns.type_index):
+        asked = placements(columns.count[rows], per_node[rows], batch[rows])
+        step_s, log_sd[rows] = law.predict(asked)
+        of_law = law.parts(asked)
+        network = step_s * of_law.exposed_s / of_law.step_s
+        rest = sum(part[rows] for name, part in parts_s.items() if name != "network")
+        scale = (step_s - network) / np.maximum(rest, 1e-30)
+        for name, part in parts_s.items():
+            part[rows] = network if name == "network" else part[rows] * scale
 
 
 def is_answer(job: Job, space: SearchSpace | None) -> bool:
@@ -345,6 +308,10 @@ def is_answer(job: Job, space: SearchSpace | None) -> bool:
 
 def as_recorded(job: Job, columns: TimeColumns) -> TimeColumns:
     """Return the only row of ``columns``, the recorded machine, as it was measured.
+
+    No model says it better: the recorded layout, the recorded time and the recorded interval. What
+    the user has changed since (batch, precision, software, layout) is estimated as everywhere,
+    with the measured step as its anchor.
 
     ``job``: as it was recorded (``is_answer``); ``columns``: what the model says of one such
     machine: its shares of computing, memory and starting kernels are kept.

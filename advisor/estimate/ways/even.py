@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
-from advisor.answer import Command
+from advisor.answer import Answer, Command
 from advisor.estimate.case import StepCase, is_laid_out_by_shape
 from advisor.estimate.knowledge.laws import LayoutLaw
-from advisor.estimate.plan import Choice
 from advisor.estimate.time_columns import TimeColumns, shares_of
 from advisor.estimate.unlike.groups import OnGroups
 from advisor.estimate.unlike.places import Place
@@ -37,7 +37,7 @@ from advisor.planners.layouts import check, layout_columns, nothing_fits
 NAME: Final = "equal shares"
 
 
-def equal_shares(case: OnGroups) -> Choice:
+def equal_shares(case: OnGroups) -> Answer:
     """Plan the fastest layout in which every device has the same share.
 
     Raises PlanningError if a cut into unequal stages is asked for, or nothing divides or fits.
@@ -48,7 +48,7 @@ def equal_shares(case: OnGroups) -> Choice:
     return _by_shape(case, law) if isinstance(law, LayoutLaw) else _by_units(case)
 
 
-def _by_shape(case: OnGroups, law: LayoutLaw) -> Choice:
+def _by_shape(case: OnGroups, law: LayoutLaw) -> Answer:
     """Return the choice for a transformer whose layers are timed by their shapes."""
     places = case.model.places
     first, devices, batch = places[0].case, case.devices, case.global_batch
@@ -84,19 +84,25 @@ def _by_shape(case: OnGroups, law: LayoutLaw) -> Choice:
     )
 
 
-def _by_units(case: OnGroups) -> Choice:
+def _by_units(case: OnGroups) -> Answer:
     """Return the choice for a model whose layers are timed unit by unit."""
     if any(is_laid_out_by_shape(p.case, np.array([p.row])).any() for p in case.model.places):
         raise PlanningError("only some of its machines lay the model out by its shape")
     if len({g.node.devices for g in case.groups}) > 1:
         raise PlanningError("its machines hold unlike numbers of devices")
     places = over_slowest_links(case)
-    found = [_best(p, case.nodes) for p in places]
+
+    def best(place: Place) -> TimeColumns:
+        return improved(place.case, plainly(place, case.nodes))
+
+    found = [best(p) for p in places]
     forms = dict.fromkeys(_form(one) for one in found if not one.status[0])
     if len(forms) > 1 or (forms and any(one.status[0] for one in found)):
         # Each kind would have another layout: the one whose slowest kind is fastest.
-        held = [[_best(_held_to(p, form), case.nodes) for p in places] for form in forms]
-        found = min(held, key=_slowest_s)
+        held = [[best(_held_to(p, form)) for p in places] for form in forms]
+        found = min(held, key=lambda kinds: max(
+            np.inf if one.status[0] else float(one.step_s[0]) for one in kinds
+        ))  # fmt: skip
     for place, one in zip(places, found, strict=True):
         if one.status[0]:
             why = unit_model(place.case).refusal(place.row, case.nodes)
@@ -141,15 +147,6 @@ def _held_to(place: Place, form: Form) -> Place:
     return replace(place, case=_asked_anew(place.case, space=space))
 
 
-def _slowest_s(found: Sequence[TimeColumns]) -> float:
-    """Return the step of the slowest kind; inf where the layout does not fit on all [s]."""
-    return max(np.inf if one.status[0] else float(one.step_s[0]) for one in found)
-
-
-def _best(place: Place, nodes: int) -> TimeColumns:
-    return improved(place.case, plainly(place, nodes))
-
-
 def plainly(place: Place, nodes: int) -> TimeColumns:
     """Return plain data parallelism on so many machines like those of a place, as one row."""
     return data_parallel(place.case, np.array([place.row]), np.array([nodes]))
@@ -174,10 +171,9 @@ def over_slowest_links(case: OnGroups) -> tuple[Place, ...]:
 
 def _over(place: Place, links: Mapping[str, Any]) -> Place:
     key, fleet = ("over links", *links.values()), place.case.fleet
-    if key not in place.case.seen:
-        ruled = {name: np.full_like(getattr(fleet, name), value) for name, value in links.items()}
-        place.case.seen[key] = _asked_anew(place.case, fleet=replace(fleet, **ruled))
-    return replace(place, case=place.case.seen[key])
+    ruled = {name: np.full_like(getattr(fleet, name), value) for name, value in links.items()}
+    made = partial(_asked_anew, place.case, fleet=replace(fleet, **ruled))
+    return replace(place, case=place.case.once(key, made))
 
 
 # What was found of the devices alone.
@@ -189,7 +185,7 @@ def _asked_anew(case: StepCase, **changed: Any) -> StepCase:
     return replace(case, **changed, seen=kept)
 
 
-def words(choice: Choice, names: Mapping[str, str]) -> str:
+def words(choice: Answer, names: Mapping[str, str]) -> str:
     """Say how the job is split, the same on all groups."""
     from advisor.words import layout_words
 
@@ -200,7 +196,7 @@ def _commands(
     case: OnGroups, layouts: Mapping[str, Layout], places: Sequence[Place]
 ) -> tuple[Command, ...]:
     """Return the line of every group: the same but for the devices of its machines."""
-    from advisor.estimate.launch.commands import commands
+    from advisor.estimate.launch.frameworks import commands
 
     started = [
         commands(

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from advisor.answer import Bottleneck
 from advisor.catalogue import Accelerator
 from advisor.errors import UsageError
-from advisor.estimate.case import StepCase
+from advisor.estimate.case import StepCase, machine_key
 from advisor.estimate.knowledge.layout_model import (
     PRECISION_CODES,
     Asked,
@@ -29,14 +29,7 @@ from advisor.estimate.knowledge.layout_model import (
     software_of,
     trained_share,
 )
-from advisor.estimate.time_columns import (
-    CODE,
-    WAITS,
-    TimeColumns,
-    integer_layouts,
-    shares_of,
-    way_code,
-)
+from advisor.estimate.time_columns import CODE, WAITS, TimeColumns, shares_of, way_code
 from advisor.estimate.ways.data_parallel import kept_free_bytes
 from advisor.machines import host_room_bytes
 from advisor.planners.core import (
@@ -120,25 +113,23 @@ def model_parallel(case: StepCase, type_index: Integers, count: Integers) -> Tim
 
     ``type_index``, ``count``: (n,); rows of the fleet's types, all of them accelerators.
     """
-    columns = nothing(case, type_index, count)
+    columns = case.no_times(WAY, type_index, count)
     for row in np.flatnonzero(columns.status == 0):
         on = on_machine(case, int(type_index[row]))
         key = (*machine_key(case, int(type_index[row])), int(count[row]))
-        if key not in case.seen:
-            case.seen[key] = search(case, on.problem, int(count[row]) * on.per_node)
-        _put(case, columns, int(row), on, case.seen[key])
+        devices = int(count[row]) * on.per_node
+        found = case.once(key, partial(search, case, on.problem, devices))
+        _put(case, columns, int(row), on, found)
     return columns
 
 
 def search(case: StepCase, problem: LayoutProblem, devices: int) -> Found:
     """Return the fastest layout on so many devices of a kind, or of the problem's kinds."""
     batch = case.job.global_batch
-    first, *others = stack_spaces(case.space, case.work.setup)
-    found = problem.search(devices, batch, within_links(first, problem))
-    for space in others:
+    for space in stack_spaces(case.space, case.work.setup):
+        found = problem.search(devices, batch, within_links(space, problem))
         if found.best is not None:
             break
-        found = problem.search(devices, batch, within_links(space, problem))
     return found
 
 
@@ -214,86 +205,45 @@ def _defaults(space: SearchSpace, facts: StackFacts) -> dict[str, Any]:
     return found | ({"schedules": schedules} if schedules else {})
 
 
-def nothing(case: StepCase, type_index: Integers, count: Integers) -> TimeColumns:
-    """Return columns of rows that are not estimated yet; they know why they cannot be."""
-    n = len(count)
-    return TimeColumns(
-        type_index=type_index,
-        count=count,
-        status=case.status(type_index, count),
-        way=np.full(n, WAY),
-        step_s=np.full(n, np.nan),
-        log_sd=np.full(n, np.nan),
-        shares={name: np.full(n, np.nan) for name in WAITS},
-        layouts=integer_layouts(n, dp=case.fleet.per_node[type_index] * count),
-        memory_bytes=np.full(n, np.nan),
-        host_bytes=np.zeros(n),
-        startup_s=case.startup_s(type_index),
-        data_in_s=case.data_in_s(type_index),
-        is_extrapolating=np.zeros(n, dtype=bool),
-    )
-
-
-def machine_key(case: StepCase, row: int) -> tuple[object, ...]:
-    """Return what two types must have in common to take equally long for every layout."""
-    fleet = case.fleet
-    columns = (fleet.device, fleet.per_node, fleet.domain_machines, fleet.intra_bytes_per_s,
-               fleet.network_bytes_per_s, fleet.is_rdma, fleet.host_memory_bytes)  # fmt: skip
-    return tuple(column[row].item() for column in columns)
-
-
 def on_machine(case: StepCase, row: int) -> OnMachine:
     """Return the layout problem on the machines of one type; made once."""
-    key = machine_key(case, row)
-    if key not in case.seen:
-        case.seen[key] = _on_machine(case, row)
-    known: OnMachine = case.seen[key]
-    return known
 
+    def made() -> OnMachine:
+        index = int(case.fleet.device[row])
+        on = case.once(("on device", index), lambda: _law_on(case, case.fleet.devices[index]))
+        machines = _machines(case, row, on)
+        any_ = case.once(("layout problem",), lambda: _on_any(case, machines))
+        problem = replace(
+            any_, machines=machines, block_table=on.block_table, device_factor=on.factor
+        )
+        return OnMachine(problem=problem, law=on, is_rdma=bool(case.fleet.is_rdma[row]))
 
-def _on_machine(case: StepCase, row: int) -> OnMachine:
-    on = _on_device(case, int(case.fleet.device[row]))
-    machines = _machines(case, row, on)
-    problem = replace(
-        _on_any(case, machines), machines=machines, block_table=on.block_table,
-        device_factor=on.factor,
-    )  # fmt: skip
-    return OnMachine(problem=problem, law=on, is_rdma=bool(case.fleet.is_rdma[row]))
+    return case.once(machine_key(case, row), made)
 
 
 def _on_any(case: StepCase, machines: Machines) -> LayoutProblem:
-    """Return what the problems on all machines have in common, on some; made once."""
-    work, constants, key = case.work, case.constants, ("layout problem",)
+    """Return what the problems on all machines have in common, on some."""
+    work, constants, space = case.work, case.constants, case.space
     assert work.transformer is not None
-    if key not in case.seen:
-        case.seen[key] = LayoutProblem(
-            transformer=work.transformer,
-            machines=machines,
-            software=software_of(work),
-            parameters=constants.layout.parameters,
-            memory=constants.memory,
-            trained_share=trained_share(work),
-            passed_share=passed_share(work),
-            parts_layers=_parts_layers(case),
-            admits=partial(
-                is_runnable,
-                shapes=shapes_of(work.transformer),
-                setup=work.setup,
-                precision=work.precision,
-                frameworks=frameworks_of(work.setup),
-            ),
-        )
-    known: LayoutProblem = case.seen[key]
-    return known
-
-
-def _on_device(case: StepCase, index: int) -> OnDevice:
-    """Return which law times a device of the fleet, and how far it is trusted; made once."""
-    key = ("on device", index)
-    if key not in case.seen:
-        case.seen[key] = _law_on(case, case.fleet.devices[index])
-    known: OnDevice = case.seen[key]
-    return known
+    setup, is_open = work.setup, space.recomputes == SearchSpace().recomputes
+    return LayoutProblem(
+        transformer=work.transformer,
+        machines=machines,
+        software=software_of(work),
+        parameters=constants.layout.parameters,
+        memory=constants.memory,
+        trained_share=trained_share(work),
+        passed_share=passed_share(work),
+        # The stack recomputes or offloads some layers only, where nobody says which.
+        parts_layers=is_open and setup.stack is not None and STACKS[setup.stack].parts_layers,
+        admits=partial(
+            is_runnable,
+            shapes=shapes_of(work.transformer),
+            setup=setup,
+            precision=work.precision,
+            frameworks=frameworks_of(setup),
+        ),
+    )
 
 
 def _law_on(case: StepCase, device: Device) -> OnDevice:
@@ -319,6 +269,9 @@ def _law_on(case: StepCase, device: Device) -> OnDevice:
     if case.own is not None:
         factor = factor + case.own.log_device(device)
     table = None if known else operator_table(work, timed, float(factor[0]))
+    # Whether nobody said by which degrees the model is split, and the stack has several.
+    widest = stack_spaces(case.space, work.setup)[-1]
+    is_open = case.space.is_part or None in (widest.tp, widest.pp, widest.cp)
     return OnDevice(
         part=known,
         precision=law[1] if law else _SENT_WIDE.get(work.precision, 0),
@@ -326,32 +279,18 @@ def _law_on(case: StepCase, device: Device) -> OnDevice:
         factor=float(np.exp(factor[0])) if known is not None else 1.0,
         log_sd=float(log_sd[0]),
         unnamed_log_sd=unnamed,
-        open_log_sd=open_sd if _leaves_split_open(case) else 0.0,
+        open_log_sd=open_sd if is_open else 0.0,
         is_extrapolating=known.is_inferred if known else bool(timed.is_extrapolating[0]),
     )
 
 
-def _leaves_split_open(case: StepCase) -> bool:
-    """Whether nobody said by which degrees the model is split, and the stack has several."""
-    widest = stack_spaces(case.space, case.work.setup)[-1]
-    return case.space.is_part or None in (widest.tp, widest.pp, widest.cp)
-
-
-def _parts_layers(case: StepCase) -> bool:
-    """Whether the stack recomputes or offloads some layers only, where nobody says which."""
-    stack, space = case.work.setup.stack, case.space
-    is_open = space.recomputes == SearchSpace().recomputes
-    return is_open and stack is not None and STACKS[stack].parts_layers
-
-
 def _law_log_sd(case: StepCase, generation: int, asked: Asked) -> float:
     """Return the deviation of ln(step) that left-out tables of a way to ask say; made once."""
-    key = ("law", generation, asked)
-    if key not in case.seen:
-        layout = case.constants.layout
-        case.seen[key] = layout.log_half_width(generation, 0.9, asked=asked) / REACH_90
-    known: float = case.seen[key]
-    return known
+    layout = case.constants.layout
+    return case.once(
+        ("law", generation, asked),
+        lambda: layout.log_half_width(generation, 0.9, asked=asked) / REACH_90,
+    )
 
 
 # Index into ``PRECISIONS`` where another law than the shapes' times the layers: what is sent is
@@ -393,7 +332,8 @@ def _put(case: StepCase, columns: TimeColumns, row: int, on: OnMachine, found: F
     """Write what a search found into one row."""
     best = found.best
     if best is None:
-        columns.status[row] = CODE[_why(case, on, found)]
+        why = "excluded_by_layout" if case.space.fixed else "batch_does_not_divide"
+        columns.status[row] = CODE["does_not_fit_in_memory" if found.nearest else why]
         return
     kind, layout = int(columns.type_index[row]), best.layout
     samples = np.array([layout.global_batch / layout.devices])
@@ -421,12 +361,6 @@ def put_layout(
     return shares
 
 
-def _why(case: StepCase, on: OnMachine, found: Found) -> str:
-    if found.nearest is not None:
-        return "does_not_fit_in_memory"
-    return "excluded_by_layout" if case.space.fixed else "batch_does_not_divide"
-
-
 def layout_log_sd(
     case: StepCase, on: OnMachine, type_index: int, layout: Layout,
     shares: dict[Bottleneck, Floats],
@@ -437,20 +371,14 @@ def layout_log_sd(
         of_layout = max(of_layout, on.law.unnamed_log_sd, on.law.open_log_sd)
     device = case.fleet.devices[case.fleet.device[type_index]]
     of_weights = KERNELS[case.work.setup.base_bits].log_sd_on(device.architecture)
-    published = math.hypot(of_layout, _link_log_sd(case, on, shares), of_weights)
+    # The layout model was fitted on networks that bypass the kernel: its errors hold theirs.
+    of_links = float(shares["network"][0] * case.constants.scaling.log_sd_communication)
+    if on.is_rdma and on.problem.block_table is None:
+        of_links = 0.0
+    published = math.hypot(of_layout, of_links, of_weights)
     if case.own is None:
         return published
     return case.own.log_sd(on.problem, layout_columns(layout), device, published)
-
-
-def _link_log_sd(case: StepCase, on: OnMachine, shares: dict[Bottleneck, Floats]) -> float:
-    """Return what links add to the deviation of ln(step).
-
-    The layout model was fitted on networks that bypass the kernel, and its errors hold theirs.
-    """
-    if on.is_rdma and on.problem.block_table is None:
-        return 0.0
-    return float(shares["network"][0] * case.constants.scaling.log_sd_communication)
 
 
 def network_slope(problem: LayoutProblem, layout: Layout) -> float:

@@ -17,6 +17,7 @@ of it, and its 90 % interval holds both. Nothing is gained beyond the cores that
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -24,13 +25,8 @@ from numpy.typing import NDArray
 
 from advisor.collectors.derive import advised_memory_bytes
 from advisor.errors import RunError
-from advisor.estimate.time_columns import (
-    STATUSES,
-    TimeColumns,
-    integer_layouts,
-    shares_of,
-    way_code,
-)
+from advisor.estimate.case import host_core_speed
+from advisor.estimate.time_columns import STATUSES, TimeColumns, no_times, shares_of, way_code
 from advisor.jobs import Job, Program, data_in_s
 from advisor.machines import Fleet
 from advisor.quantities import REACH_90
@@ -67,15 +63,15 @@ def cores_factor(program: Program, vcpus: Floats) -> tuple[Floats, Floats]:
     return np.where(amdahl < 1.0, np.sqrt(gained), amdahl), -np.log(gained) / 2.0 / REACH_90
 
 
-def program_columns(
-    job: Job, program: Program, fleet: Fleet, host_core_speed: float | None,
-    *, type_index: Integers, count: Integers,
-) -> TimeColumns:  # fmt: skip
+def program_columns(job: Job, fleet: Fleet, type_index: Integers, count: Integers) -> TimeColumns:
     """Estimate a program on one machine of each type; more machines do not help it.
 
     Raises RunError if the speed of the host's cores was not measured.
     """
-    if host_core_speed is None:
+    program, host_speed = job.program, host_core_speed(job)
+    if program is None:
+        raise ValueError(f"job {job.name} has neither work nor program")
+    if host_speed is None:
         raise RunError(
             f"the speed of the cores that ran {job.name} is unknown",
             hint="measure this machine (advisor doctor) and profile again",
@@ -92,25 +88,17 @@ def program_columns(
     ):
         status[holds] = STATUSES.index(reason)
     factor, factor_log_sd = cores_factor(program, vcpus)
-    step_s = np.where(status == 0, program.duration_s * host_core_speed / speed * factor, np.nan)
-    ones, zeros = np.ones(len(count)), np.zeros(len(count))
-    _, shares = shares_of({"compute": ones})
-    return TimeColumns(
-        type_index=type_index,
-        count=count,
-        status=status,
-        step_s=step_s,
-        log_sd=np.hypot(
-            np.hypot(_CORE_SPEED_LOG_SD, job.measured.log_sd if job.measured else 0.0),
-            factor_log_sd,
+    step_s = np.where(status == 0, program.duration_s * host_speed / speed * factor, np.nan)
+    own_log_sd = job.measured.log_sd if job.measured else 0.0
+    return replace(
+        no_times(
+            WAY, type_index, count, status,
+            startup_s=fleet.boot_s(job.transfers.boot_s)
+            + np.nan_to_num(job.startup_s * host_speed / speed),
+            data_in_s=data_in_s(job.transfers, fleet.network_bytes_per_s[type_index]),
         ),
-        shares=shares,
-        way=np.full(len(count), WAY),
-        layouts=integer_layouts(len(count)),
-        host_bytes=zeros,
+        step_s=step_s,
+        log_sd=np.hypot(np.hypot(_CORE_SPEED_LOG_SD, own_log_sd), factor_log_sd),
+        shares=shares_of({"compute": np.ones(len(count))})[1],
         memory_bytes=np.full(len(count), needed),
-        startup_s=fleet.boot_s(job.transfers.boot_s)
-        + np.nan_to_num(job.startup_s * host_core_speed / speed),
-        data_in_s=data_in_s(job.transfers, fleet.network_bytes_per_s[type_index]),
-        is_extrapolating=zeros > 0,
-    )
+    )  # fmt: skip

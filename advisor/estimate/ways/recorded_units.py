@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from advisor.catalogue import Accelerator
 from advisor.errors import UsageError
-from advisor.estimate.case import StepCase
+from advisor.estimate.case import StepCase, machine_key
 from advisor.estimate.time_columns import CODE, TimeColumns, way_code
 from advisor.estimate.ways.data_parallel import kept_free_bytes
-from advisor.estimate.ways.model_parallel import machine_key, put_layout, waiting_parts
+from advisor.estimate.ways.model_parallel import put_layout, waiting_parts
 from advisor.jobs import Job
 from advisor.machines import Fleet, host_device, host_fits, host_room_bytes
 from advisor.planners.core import Device, Link, Node, PlanningError, UnitTimes
@@ -32,9 +32,6 @@ from advisor.planners.step import (
     unit_times,
     work_units,
 )
-
-# What a model that is cut into stages or divided blocks takes at least: which rows to search.
-
 
 WAY: Final = way_code("recorded units")
 Floats = NDArray[np.float64]
@@ -205,21 +202,18 @@ def _least_s(case: StepCase, type_index: Integers, count: Integers) -> Floats:
 
 def _starved(case: StepCase) -> NDArray[np.bool_]:
     """Return which devices mostly wait for kernels to be started, with an eighth of the batch."""
-    key = ("starved",)
-    if key not in case.seen:
+
+    def made() -> NDArray[np.bool_]:
         batch = [max(case.job.global_batch / 8, 1.0)]
         columns = step_time(case.work, case.fleet.devices, batch, case.constants.device)
-        case.seen[key] = columns.launch_s[:, 0] > 0.5 * columns.micro_batch_s[:, 0]
-    known: NDArray[np.bool_] = case.seen[key]
-    return known
+        return np.asarray(columns.launch_s[:, 0] > 0.5 * columns.micro_batch_s[:, 0])
+
+    return case.once(("starved",), made)
 
 
 def unit_model(case: StepCase) -> UnitModel:
     """Return the job's units over the case's fleet, made once."""
-    if ("units",) not in case.seen:
-        case.seen["units",] = UnitModel(case)
-    known: UnitModel = case.seen["units",]
-    return known
+    return case.once(("units",), lambda: UnitModel(case))
 
 
 class UnitModel:
@@ -264,25 +258,23 @@ class UnitModel:
         vcpus, load_s = float(case.fleet.vcpus[row]), self._load_s(row)
         key = (*machine_key(case, row), vcpus, load_s, count, worth_s)
         if key not in self._found:
-            try:
-                self._found[key] = self._search(row, count, worth_s)
-            except PlanningError:
-                self._found[key] = None
+            found = self._searched(row, count, worth_s)
+            self._found[key] = found if isinstance(found, PlannedLayout) else None
         return self._found[key]
 
     def refusal(self, row: int, count: int) -> PlanningError | None:
         """Return why nothing fits on ``count`` machines of a type, None where something does."""
+        found = self._searched(row, count)
+        return found if isinstance(found, PlanningError) else None
+
+    def _searched(
+        self, row: int, count: int, worth_s: float = float("inf")
+    ) -> PlannedLayout | PlanningError:
+        space, batch = self.case.space, self.case.job.global_batch
         try:
-            self._search(row, count)
+            return search_units(self.problem(row), count, batch, space=space, worth_s=worth_s)
         except PlanningError as error:
             return error
-        return None
-
-    def _search(self, row: int, count: int, worth_s: float = float("inf")) -> PlannedLayout:
-        case = self.case
-        return search_units(
-            self.problem(row), count, case.job.global_batch, space=case.space, worth_s=worth_s
-        )
 
     def problem(self, row: int) -> UnitProblem:
         """Return the units to be laid out on machines of a type."""
@@ -376,9 +368,6 @@ def host_bytes_per_s(device: Device, accelerators: Mapping[str, Accelerator]) ->
     """Return the rate between host memory and a device, by its PCIe generation [bytes/s]."""
     row = accelerators.get(device.name.partition("/")[0])
     return _HOST_BYTES_PER_S if row is None else row.laid_out().host_bytes_per_s
-
-
-# Layouts that make no sense for a model cut at its recorded units.
 
 
 _OF_SHAPES: Final = ("cp", "ep")

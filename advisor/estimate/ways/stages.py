@@ -6,6 +6,8 @@ Two forms, the better one counts (one that a released framework runs before one 
   that all groups need equally long (``zorse.grouped_pipeline``). For any model.
 - Stages of one width and one tensor-parallel degree, as Megatron-LM runs them
   (``planners.layouts.mixed``). For transformers whose layers are timed by their shapes.
+
+And a way of its own: ministages that go round such groups (Zorse), for models of repeated blocks.
 """
 
 from __future__ import annotations
@@ -18,14 +20,13 @@ from typing import Final
 
 import numpy as np
 
-from advisor.answer import Command
+from advisor.answer import Answer, Command
 from advisor.estimate.knowledge.laws import LayoutLaw, ReducedStep, Stage
-from advisor.estimate.plan import Choice
-from advisor.estimate.unlike.groups import ALONE, Machines, OnGroups, fullest, network_weights
+from advisor.estimate.unlike.groups import ALONE, Machines, OnGroups, fullest
 from advisor.estimate.ways.even import over_slowest_links, plainly
 from advisor.estimate.ways.model_parallel import stack_spaces
 from advisor.estimate.ways.recorded_units import GAIN, could_gain
-from advisor.planners.core import Floats, Layout, PlanningError, shapes_of
+from advisor.planners.core import GIB, Floats, Layout, PlanningError, shapes_of
 from advisor.planners.layouts import (
     MachineGroup,
     MixedPlan,
@@ -34,12 +35,22 @@ from advisor.planners.layouts import (
     search_mixed,
 )
 from advisor.planners.links import split_partitions
-from advisor.planners.systems import GroupedPipeline, StageGroup, StageMemory, grouped_pipeline
+from advisor.planners.systems import (
+    AsymmetricPlan,
+    GroupedPipeline,
+    PipelineGroup,
+    PipelineJob,
+    StageGroup,
+    StageMemory,
+    Worker,
+    ZorseConstants,
+    best_of_groups,
+    grouped_pipeline,
+    order_groups,
+)
 
-# Pipelines over unlike groups whose stages are equally wide, as Megatron-LM runs them.
 
-
-def stages_of_one_width(case: OnGroups) -> Choice:
+def stages_of_one_width(case: OnGroups) -> Answer:
     """Plan a pipeline whose groups hold as many layers as they are fast; Megatron-LM runs it.
 
     Raises PlanningError if the layers are not timed by a transformer's shapes, or nothing divides
@@ -150,16 +161,16 @@ _NOT_RELEASED: Final = (
 )
 
 
-def pipeline_over_groups(case: OnGroups) -> Choice:
+def pipeline_over_groups(case: OnGroups) -> Answer:
     """Plan a pipeline whose stages are groups of machines.
 
     Raises PlanningError if there are fewer units than groups, nothing divides, nothing fits,
     other degrees are asked for, or equal machines would not be cut into stages, either.
     """
     worth_s = _worth_s(case)
-    found: list[Choice] = []
+    found: list[Answer] = []
     problems: list[PlanningError] = []
-    forms: list[Callable[[OnGroups], Choice]] = [stages_of_one_width] if case.is_laid_out else []
+    forms: list[Callable[[OnGroups], Answer]] = [stages_of_one_width] if case.is_laid_out else []
     is_cut = case.space.stage_layers is not None  # the other form has units, and its own cut
     if not is_cut and not (case.only_released and _has_no_framework(case)):
         forms.append(_grouped)
@@ -187,7 +198,7 @@ def _worth_s(case: OnGroups) -> float:
     return max(float(np.nan_to_num(one.step_s[0], nan=np.inf)) for one in plain) / GAIN
 
 
-def words(choice: Choice, names: Mapping[str, str]) -> str:
+def words(choice: Answer, names: Mapping[str, str]) -> str:
     """Say which groups hold which stages, groups by ``names``."""
     details = choice.details
     order = [
@@ -210,13 +221,14 @@ def partitions(case: OnGroups) -> list[list[Machines]]:
     """Return the machines in 2, 3, ... groups, cut along the slow links."""
     machines = case.machines()
     limit = min(_MOST_GROUPS, len(case.model.parts))
+    rates = np.array([m.node.network.bytes_per_s for m in machines])
     return [
         [[machines[i] for i in part] for part in parts]
-        for parts in split_partitions(network_weights(machines))[1:limit]
+        for parts in split_partitions(np.minimum(rates[:, None], rates[None, :]))[1:limit]
     ]
 
 
-def _grouped(case: OnGroups) -> Choice:
+def _grouped(case: OnGroups) -> Answer:
     best: tuple[ReducedStep, GroupedPipeline, list[Machines]] | None = None
     problem: PlanningError | None = None
     stages = range(2, _MOST_GROUPS + 1)
@@ -226,7 +238,14 @@ def _grouped(case: OnGroups) -> Choice:
     for held in partitions(case):
         if case.space.pp not in (None, len(held)):
             continue
-        groups = [_stage_group(case, part) for part in held]
+        groups = [
+            StageGroup(
+                name=" + ".join(sorted({m.label for m in part})),
+                workers=tuple(case.model.times(m) for m in part for _ in range(m.node.devices)),
+                capacity_bytes=min(case.model.room_bytes(m) for m in part),
+            )
+            for part in held
+        ]
         for u in _micro_batches(case, held):
             try:
                 cut = grouped_pipeline(
@@ -260,14 +279,6 @@ def _micro_batches(case: OnGroups, held: Sequence[Machines]) -> list[int]:
     return [2**k for k in range(most.bit_length()) if 2**k <= most]
 
 
-def _stage_group(case: OnGroups, part: Machines) -> StageGroup:
-    return StageGroup(
-        name=" + ".join(sorted({m.label for m in part})),
-        workers=tuple(case.model.times(m) for m in part for _ in range(m.node.devices)),
-        capacity_bytes=min(case.model.room_bytes(m) for m in part),
-    )
-
-
 def _send_s(case: OnGroups, held: Sequence[Machines], u: int) -> Floats:
     """Return handing a micro-batch over the slowest network between groups, one way [s]."""
     machines = [m for part in held for m in part]
@@ -279,7 +290,7 @@ def _memory(case: OnGroups, u: int) -> StageMemory:
 
     def state_bytes(workers: int) -> Floats:
         zero = 1 if workers > 1 else 0
-        state = model.state_bytes(workers, zero)
+        state = model.law.state_bytes(workers, zero)
         state[-1] += model.tied_bytes(workers, zero)
         return state
 
@@ -307,8 +318,7 @@ def _reduced(case: OnGroups, held: Sequence[Machines], cut: GroupedPipeline) -> 
                     computed_s=cut.pipeline_s,
                     backward_s=min(backward, cut.pipeline_s),
                     optimizer_s=slowest.optimizer_s * share,
-                    first=inside.start,
-                    last=inside.stop,
+                    units=inside,
                 ),
             )
         )
@@ -317,7 +327,7 @@ def _reduced(case: OnGroups, held: Sequence[Machines], cut: GroupedPipeline) -> 
 
 def _described(
     case: OnGroups, whole: ReducedStep, cut: GroupedPipeline, held: Sequence[Machines]
-) -> Choice:
+) -> Answer:
     ordered = [held[i] for i in cut.order]
     labels = [m.label for part in ordered for m in part]
     used = [b for part, b in zip(ordered, cut.memory_bytes, strict=True) for _ in part]
@@ -364,4 +374,136 @@ def _commands(
             files={"parallel.py": file} if rank == 0 else {},
         )
         for rank, part in enumerate(ordered)
+    )
+
+
+ASYMMETRIC_NAME: Final = "asymmetric pipeline"
+
+
+def asymmetric_stages(case: OnGroups) -> Answer:
+    """Plan ministages that go round groups of machines (Zorse): for models of repeated blocks.
+
+    Raises PlanningError if the layers are unlike, no grouping fits, or degrees are asked for.
+    """
+    case.refuse(
+        **(ALONE | {"pp": ()}), micro_batch=(), accumulation_steps=(), zero_stages=(3,),
+        recomputes=("full",),
+    )  # fmt: skip
+    if case.model.blocks < 2:
+        raise PlanningError("no block of layers is repeated: ministages need equal ones")
+    best: AsymmetricPlan | None = None
+    held: list[Machines] = []
+    problem: PlanningError | None = None
+    for parts in partitions(case):
+        try:
+            found, order = _of_groups(case, parts)
+        except PlanningError as error:
+            problem = error
+            continue
+        if best is None or found.step_s < best.step_s:
+            best, held = found, [parts[i] for i in order]
+    if best is None:
+        raise problem or PlanningError("one machine makes no pipeline of groups")
+    return _asymmetric(case, best, held)
+
+
+def _of_groups(case: OnGroups, parts: Sequence[Machines]) -> tuple[AsymmetricPlan, list[int]]:
+    """Return the best plan over given groups of machines, and their pipeline order.
+
+    Offloading is looked at only where nothing fits without: its transfers are not counted.
+    """
+    groups = [_pipeline_group(case, part) for part in parts]
+    rates = np.array([min(m.node.network.bytes_per_s for m in part) for part in parts])
+    order = order_groups(groups, np.minimum(rates[:, None], rates[None, :]))
+    ordered = [groups[i] for i in order]
+    try:
+        return _best_ministages(case, ordered, parts, may_offload=False), order
+    except PlanningError:
+        found = _best_ministages(case, ordered, parts, may_offload=True)
+    room = sum(m.node.memory_bytes for part in parts for m in part)
+    if found.host_bytes > room:
+        raise PlanningError(
+            f"offloading takes {found.host_bytes / GIB:.0f} GiB of host memory, the machines have "
+            f"{room / GIB:.0f} GiB",
+            hint="add machines or host memory",
+            exit_code=3,
+        )
+    return found, order
+
+
+def _pipeline_group(case: OnGroups, part: Machines) -> PipelineGroup:
+    """Return machines as one group of an asymmetric pipeline."""
+    model, blocks = case.model, case.model.blocks
+    workers = [
+        Worker(
+            name=m.part.name,
+            memory_bytes=model.room_bytes(m),
+            latency=model.layer_latency(m, blocks),
+        )
+        for m in part
+    ]
+    gather = model.law.gather_s(part, model.weight_bytes * model.work.parameters / blocks)
+    return PipelineGroup(
+        workers=tuple(w for w, m in zip(workers, part, strict=True) for _ in range(m.devices)),
+        all_gather_s=gather,
+        reduce_scatter_s=gather,
+    )
+
+
+def _best_ministages(
+    case: OnGroups,
+    groups: Sequence[PipelineGroup],
+    parts: Sequence[Machines],
+    *,
+    may_offload: bool,
+) -> AsymmetricPlan:
+    model = case.model
+    table, blocks = model.table, model.blocks
+    boundary = table.output_bytes[table.is_block].max()
+    machines = [m for part in parts for m in part]
+    # Of a parameter: as gathered, and all else that is sharded.
+    state = float(model.law.state_bytes(1).sum()) / model.memory.slack
+    each = state / max(float(table.parameters.sum()), 1.0)
+    return best_of_groups(
+        groups,
+        PipelineJob(
+            global_batch=case.global_batch,
+            layers=blocks,
+            layer_parameters=model.work.parameters / blocks,
+            sequence=1,
+            hidden=max(1, round(float(boundary) / model.weight_bytes)),
+        ),
+        send_receive_s=lambda u: float(model.law.send_s(machines, u * boundary)),
+        constants=ZorseConstants(
+            parameter_bytes=model.weight_bytes,
+            optimizer_bytes=max(each - model.weight_bytes, 0.0),
+            reserve_bytes=model.memory.context_bytes,
+        ),
+        may_offload=may_offload,
+    )
+
+
+def _asymmetric(case: OnGroups, found: AsymmetricPlan, held: Sequence[Machines]) -> Answer:
+    filling_s, computing_s, draining_s = found.without_network_s()
+    pipeline_s = filling_s + draining_s
+    offloaded = ("its transfers to host memory are not counted",) if found.is_offloaded else ()
+    return case.choice(
+        ASYMMETRIC_NAME,
+        found.step_s + case.model.law.fixed_s,
+        case.model.log_sd(case.groups),
+        samples={m.label: max(found.counts[0]) * found.micro_batch for m in held[0]},
+        memory_bytes={f"group {i + 1}": m for i, m in enumerate(found.memory_bytes)},
+        parts_s={"network": found.step_s - computing_s - pipeline_s, "pipeline": pipeline_s},
+        details={
+            "groups": [" + ".join(m.label for m in part) for part in held],
+            "layers_by_stage": list(found.layers),
+            "ministages_per_group": found.degree,
+            "micro_batch": found.micro_batch,
+            "micro_batches": [list(c) for c in found.counts],
+            "is_offloaded": found.is_offloaded,
+        },
+        notes=(
+            "needs a runtime with ministages over unequal groups (Zorse's); no released framework",
+            *offloaded,
+        ),
     )

@@ -1,9 +1,9 @@
-"""Data parallelism with uneven batches: every device computes for equally long.
+"""Data parallelism with uneven batches, and with uneven state: all devices compute equally long.
 
 The whole model lies on every device, or its state in equal shards (ZeRO, at the lowest stage that
 fits); activations are kept, or computed again where that is faster on the whole. The gradients are
-weighted by each rank's share of the batch. Uneven shards beside uneven batches are
-``advisor.estimate.ways.uneven``.
+weighted by each rank's share of the batch. Uneven shards beside uneven batches (Cephalo) are
+``uneven_state``.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.answer import Command
+from advisor.answer import Answer, Command
 from advisor.estimate.knowledge.laws import LayoutLaw, ModelOn, ReducedStep, Stage, replica
-from advisor.estimate.plan import Choice
 from advisor.estimate.unlike.groups import ALONE, OnGroups, fullest
 from advisor.planners.core import GIB, Column, Floats, Layouts, PlanningError, Recompute
 from advisor.planners.memory import Kept, model_state
@@ -52,7 +51,7 @@ class _Split:
     whole: ReducedStep
 
 
-def uneven_batches(case: OnGroups) -> Choice:
+def uneven_batches(case: OnGroups) -> Answer:
     """Plan data parallelism in which every device computes for equally long.
 
     Raises PlanningError if the model does not fit on some device even in shards, there are fewer
@@ -63,6 +62,9 @@ def uneven_batches(case: OnGroups) -> Choice:
     found = _best(case)
     samples, steps = found.samples, found.steps
     even = np.full(len(groups), -(-case.global_batch // case.devices))
+    notes = [f"ZeRO stage {found.zero_stage} in equal shards"] if found.zero_stage else []
+    if found.kept != "kept":
+        notes.append("activations are computed again in the backward pass")
     by_device = {g.label: int(b) for g, b in zip(groups, samples, strict=True)}
     return case.choice(
         NAME,
@@ -85,11 +87,11 @@ def uneven_batches(case: OnGroups) -> Choice:
             ).whole.step_s,
         },
         commands=_commands(case, samples, steps),
-        notes=(NOTE, *_how(found)),
+        notes=(NOTE, *notes),
     )
 
 
-def words(choice: Choice, names: Mapping[str, str]) -> str:
+def words(choice: Answer, names: Mapping[str, str]) -> str:
     """Say how the batch is split, groups by ``names``."""
     details = choice.details
     each = (f"{b} samples a step on each {names[g]}"
@@ -100,16 +102,6 @@ def words(choice: Choice, names: Mapping[str, str]) -> str:
     if details["recompute"] != "none":
         said += ", activations computed again"
     return f"{said} (examples/uneven_ddp.py)"
-
-
-def _how(found: _Split) -> tuple[str, ...]:
-    """Say what the ranks keep, where it is not the whole model and all activations."""
-    said = []
-    if found.zero_stage:
-        said.append(f"ZeRO stage {found.zero_stage} in equal shards")
-    if found.kept != "kept":
-        said.append("activations are computed again in the backward pass")
-    return tuple(said)
 
 
 def _best(case: OnGroups) -> _Split:
@@ -162,11 +154,6 @@ def _replica(
     return replica(micro_batch, case.devices, steps=steps, zero_stage=zero, kept=kept)
 
 
-def _missing(case: OnGroups, rows: Layouts, kept: Kept) -> Floats:
-    """Return what the groups' devices lack for workers, by group on the last axis [bytes]."""
-    return np.asarray(case.model.replica_bytes(rows, kept) - np.array(_rooms(case)))
-
-
 def _rooms(case: OnGroups) -> list[float]:
     return [case.model.room_bytes(g) for g in case.groups]
 
@@ -194,7 +181,7 @@ def _halved(case: OnGroups, zero: Ints, kept: Kept, rooms: Floats) -> Ints:
     while (low < high).any():
         middle = (low + high + 1) // 2
         rows = _replica(case, np.maximum(middle, 1), steps, zero, kept)
-        fits = np.asarray(case.model.replica_bytes(rows, kept)) <= rooms
+        fits = np.asarray(case.model.law.replica_bytes(rows, kept)) <= rooms
         low, high = np.where(fits, middle, low), np.where(fits, high, middle - 1)
     return low
 
@@ -208,7 +195,8 @@ def _split(case: OnGroups, zero: int, kept: Kept, once: Ints, most: Ints) -> _Sp
     """
     if (most < 1).any():
         tight = [g.part.name for g, fits in zip(case.groups, most, strict=True) if fits < 1]
-        short = float(_missing(case, _replica(case, 1, 2, zero, kept), kept).max())
+        needed = case.model.law.replica_bytes(_replica(case, 1, 2, zero, kept), kept)
+        short = float((needed - np.array(_rooms(case))).max())
         raise PlanningError(
             f"the model does not fit on {', '.join(tight)} even in shards: it misses by "
             f"{short / GIB:.1f} GiB",
@@ -273,7 +261,7 @@ def _needed(case: OnGroups, found: _Split) -> Floats:
     """Return the memory of a device of each group [bytes]."""
     micro_batch = -(-found.samples // found.steps)
     rows = _replica(case, micro_batch, found.steps, found.zero_stage, found.kept)
-    return np.asarray(case.model.replica_bytes(rows, found.kept))
+    return np.asarray(case.model.law.replica_bytes(rows, found.kept))
 
 
 def _commands(case: OnGroups, samples: Ints, steps: Ints) -> tuple[Command, ...]:
@@ -305,15 +293,12 @@ def _by_rank(case: OnGroups, values: Ints) -> str:
     return ",".join(map(str, each.tolist()))
 
 
-# Fully sharded data parallelism with uneven batches and uneven shards (Cephalo).
-
-
 UNEVEN_STATE_NAME: Final = "uneven batches and state"
 # A unit has its own time at every micro-batch: no second charge for accumulating.
 _CONSTANTS: Final = CephaloConstants(accumulation_overhead_s=0.0)
 
 
-def uneven_state(case: OnGroups) -> Choice:
+def uneven_state(case: OnGroups) -> Answer:
     """Plan fully sharded data parallelism with uneven batches and state (Cephalo).
 
     Raises PlanningError if there are fewer samples than GPUs, no split fits, or other degrees are
@@ -323,7 +308,7 @@ def uneven_state(case: OnGroups) -> Choice:
         **ALONE, micro_batch=(), accumulation_steps=(), zero_stages=(3,), recomputes=("full",)
     )
     model, groups = case.model, case.groups
-    layers = len(model.table.names)
+    table, work, layers = model.table, model.work, len(model.table.names)
     layer_bytes = model.weight_bytes * model.work.parameters / layers
     gather = model.law.gather_s(groups, layer_bytes)
     of_group = [
@@ -335,11 +320,18 @@ def uneven_state(case: OnGroups) -> Choice:
         for g in groups
     ]
     workers = [w for w, g in zip(of_group, groups, strict=True) for _ in range(g.devices)]
+    # Of the computation: unit inputs and one live unit, by micro-batch.
+    each = table.kept_bytes(1, "recomputed").sum() + table.live_bytes(1, "recomputed")
+    input_bytes = model.work.input_bytes_per_sample
     job = UnevenJob(
         global_batch=case.global_batch,
         layers=layers,
-        state_bytes=_state_bytes(model),
-        compute_bytes=tuple(_compute_bytes(model)),
+        state_bytes=float(
+            model_state(
+                work.parameter_bytes, work.gradient_bytes, work.optimizer_state_bytes
+            ).device_bytes
+        ),
+        compute_bytes=tuple(model.memory.slack * np.arange(1.0, 9.0) * (each + input_bytes)),
         all_gather_s=gather,
         reduce_scatter_s=gather,
         optimizer_s=max(model.times(g).optimizer_s for g in groups) / case.devices,
@@ -366,7 +358,7 @@ def uneven_state(case: OnGroups) -> Choice:
 
 def _with_stragglers(model: ModelOn, computed_s: float) -> ReducedStep:
     """Return the step with what waits for stragglers; its collectives are in it already."""
-    stage = Stage(computed_s=computed_s, backward_s=computed_s, optimizer_s=0.0, last=0)
+    stage = Stage(computed_s=computed_s, backward_s=computed_s, optimizer_s=0.0, units=slice(0))
     waiting = model.law.reduced(model.groups, stage)
     return replace(waiting, step_s=computed_s + waiting.straggler_s + model.law.fixed_s)
 
@@ -378,18 +370,3 @@ def _even_s(model: ModelOn, workers: Sequence[Worker], job: UnevenJob) -> float 
     except PlanningError:
         return None
     return _with_stragglers(model, even.step_s).step_s
-
-
-def _state_bytes(model: ModelOn) -> float:
-    """Return weights, gradients and optimizer state of the model, all shards together [bytes]."""
-    work = model.work
-    whole = model_state(work.parameter_bytes, work.gradient_bytes, work.optimizer_state_bytes)
-    return float(whole.device_bytes)
-
-
-def _compute_bytes(model: ModelOn) -> Floats:
-    """Return memory of the computation by micro-batch: unit inputs and one live unit."""
-    table = model.table
-    each = table.kept_bytes(1, "recomputed").sum() + table.live_bytes(1, "recomputed")
-    micro = np.arange(1.0, 9.0)
-    return np.asarray(model.memory.slack * micro * (each + model.work.input_bytes_per_sample))
