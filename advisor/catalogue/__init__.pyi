@@ -7,7 +7,6 @@ from .accounts import rented_at_once as rented_at_once
 from .catalogue import OFFER_FIELDS as OFFER_FIELDS
 from .catalogue import OLD_DAYS as OLD_DAYS
 from .catalogue import Catalogue as Catalogue
-from .catalogue import OtherPrice as OtherPrice
 from .catalogue import first_offers as first_offers
 from .catalogue import flat_record as flat_record
 from .catalogue import info_record as info_record
@@ -20,9 +19,9 @@ from .network_peers import AssumedNetwork as AssumedNetwork
 from .network_peers import KnownNetworks as KnownNetworks
 from .network_peers import assumed_networks as assumed_networks
 from .networks import GBIT_BYTES as GBIT_BYTES
-from .offer_columns import InstanceType as InstanceType
 from .offer_columns import Offers as Offers
 from .offer_columns import Pricing as Pricing
+from .offer_columns import Row as Row
 from .offer_columns import TypeColumns as TypeColumns
 from .providers.sources import ListedOffer as ListedOffer
 from .providers.sources import provenance as provenance

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from datetime import UTC, date, datetime
 from functools import cached_property
 from pathlib import Path
@@ -24,15 +23,14 @@ from advisor.catalogue.offer_columns import (
     PRICINGS,
     Bools,
     Floats,
-    InstanceType,
     Offers,
-    Record,
+    Row,
     Texts,
     TypeColumns,
 )
 from advisor.catalogue.select import OfferFilter
 from advisor.catalogue.snapshot import Snapshot, find, read_snapshot
-from advisor.catalogue.tables import read_facts, record
+from advisor.catalogue.tables import read_facts, read_rows
 from advisor.collectors.atomic import config_folder
 from advisor.errors import CatalogueError
 from advisor.planners.core import GIB
@@ -42,11 +40,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pandas import DataFrame
-
-
-@record(files.OTHER_PRICES)
-class OtherPrice(Record):
-    """What is billed besides instances: storage and outgoing traffic."""
 
 
 class Catalogue:
@@ -143,7 +136,7 @@ class Catalogue:
 
     def instance_type(
         self, name: str, provider: str | None = None, *, suggest: bool = True
-    ) -> InstanceType:
+    ) -> Row:
         """Return one type by its name, ``"g5.xlarge"`` or ``"aws:g5.xlarge"``.
 
         ``suggest`` looks for what an unknown name may mean. Raises CatalogueError if there is
@@ -208,11 +201,9 @@ class Catalogue:
         return tuple(row | {"has_peer_access": peers.get(row.pop("p2p"))} for row in rows)
 
     @cached_property
-    def other_prices(self) -> tuple[OtherPrice, ...]:
-        """Prices of storage and of outgoing traffic."""
-        path = find(self._folders, files.OTHER_PRICES_FILE)
-        rows = read_facts(path, files.OTHER_PRICES) if path else ()
-        return tuple(OtherPrice(**row) for row in rows)
+    def other_prices(self) -> tuple[Row, ...]:
+        """What is billed besides instances: storage and outgoing traffic."""
+        return read_rows(find(self._folders, files.OTHER_PRICES_FILE), files.OTHER_PRICES)
 
     def to_frame(self) -> DataFrame:
         """Return one row a (type, region) with the type's columns beside the prices."""
@@ -393,10 +384,9 @@ def _unchecked(catalogue: Catalogue) -> list[str]:
     return sorted(one.name for one in catalogue.accelerators.values() if not one.is_checked)
 
 
-def type_record(catalogue: Catalogue, shown: InstanceType) -> dict[str, Any]:
+def type_record(catalogue: Catalogue, shown: Row) -> dict[str, Any]:
     """Return the answer to ``show``: specification, links, accelerator, prices by region."""
-    specification = asdict(shown)
-    specification.pop("index")
+    specification = {name: one for name, one in vars(shown).items() if name != "index"}
     accelerator = catalogue.accelerators.get(shown.accelerator)
     pair = (shown.provider, shown.name)
     measured = [one for one in catalogue.links if (one["provider"], one["instance_type"]) == pair]

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import date
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, TypeVar, get_args
+from types import SimpleNamespace
+from typing import Any, ClassVar, Final, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,31 +80,8 @@ class Provenance:
         return PRICE_KINDS.index(self.kind_of(pricing)), listing, -days
 
 
-class Record:
-    """A row whose attributes are declared once, as the columns of a table."""
-
-    __slots__ = ()
-
-    if TYPE_CHECKING:
-        __dataclass_fields__: ClassVar[dict[str, Any]]
-
-        def __init__(self, **facts: Any) -> None: ...
-        def __getattr__(self, name: str) -> Any: ...
-
-
-Recorded = TypeVar("Recorded", bound=Record)
-
-
-def with_fields(blanks: Mapping[str, Any]) -> Callable[[type[Recorded]], type[Recorded]]:
-    """Make a class a frozen row with a field for each name, a blank where it is unknown."""
-
-    def made(cls: type[Recorded]) -> type[Recorded]:
-        for name, blank in blanks.items():
-            cls.__annotations__[name] = "Any"
-            setattr(cls, name, blank)
-        return dataclass(frozen=True, slots=True, kw_only=True)(cls)
-
-    return made
+class Row(SimpleNamespace):
+    """A row of a table: an attribute a column, in the units of the facts; None is unknown."""
 
 
 Floats = NDArray[np.float64]
@@ -208,20 +186,10 @@ class TypeColumns(_Columns):
     def __len__(self) -> int:
         return len(self.name)
 
-    def at(self, index: int) -> InstanceType:
-        """Make the noun of one row."""
-        row: dict[str, Any] = {}
-        for name, column in self.by_name().items():
-            value = column[index].item()
-            row[name] = None if value != value else value
-        return InstanceType(index=index, **row)
-
-
-@with_fields(dict.fromkeys(column.name for column in fields(TypeColumns)))
-class InstanceType(Record):
-    """One row of ``TypeColumns``, which says what each means; None is unknown."""
-
-    index: int = 0  # its place there
+    def at(self, index: int) -> Row:
+        """Return one type: its columns, and ``index``, its place among them."""
+        cells = ((name, column[index].item()) for name, column in self.by_name().items())
+        return Row(index=index, **{name: None if one != one else one for name, one in cells})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,13 +23,13 @@ from advisor.catalogue.offer_columns import (
     Offers,
     Pricing,
     Provenance,
-    Record,
+    Row,
     Texts,
     TypeColumns,
 )
 from advisor.catalogue.select import canonical
 from advisor.catalogue.snapshot import Snapshot
-from advisor.catalogue.tables import Column, read_facts, record, text
+from advisor.catalogue.tables import Column, read_facts, text
 from advisor.errors import AdvisorError, CatalogueError
 from advisor.planners.core import GIB
 from advisor.providers import SHORTEST_BILL_H
@@ -94,20 +94,15 @@ COLUMNS: Final = (
 UNITS: Final = ("instances", "vcpus", "gpus")
 
 
-@record(COLUMNS)
-class Rule(Record):
-    """One row of the file; ``place`` names it in errors and as a source."""
-
-    place: str = ""
-    saved_at: str = ""  # day of the file, which prices set by the user carry
-
-    def fault(self, column: str, what: str, hint: str) -> CatalogueError:
-        """Make the error that names this row and one of its columns."""
-        return CatalogueError(f"{self.place}, column {column!r}: {what}", hint=hint)
+def _fault(rule: Row, column: str, what: str, hint: str) -> CatalogueError:
+    return CatalogueError(f"{rule.place}, column {column!r}: {what}", hint=hint)
 
 
-def read_rules(path: Path) -> tuple[Rule, ...]:
-    """Read and check the user's file.
+def read_rules(path: Path) -> tuple[Row, ...]:
+    """Read and check the user's file: ``COLUMNS``, an unknown number is NaN, and two more.
+
+    ``place`` names the row in errors and as a source; ``saved_at`` is the day of the file, which
+    prices set by the user carry.
 
     Raises CatalogueError if the file cannot be read or a row makes no sense; it names the row and
     the column.
@@ -118,33 +113,33 @@ def read_rules(path: Path) -> tuple[Rule, ...]:
     for number, row in enumerate(rows, start=2):
         facts = {name: np.nan if value is None else value for name, value in row.items()}
         place = f"{path.name}, row {number}"
-        rules.append(Rule(place=place, saved_at=saved.isoformat(), **facts))
+        rules.append(Row(place=place, saved_at=saved.isoformat(), **facts))
         _check(rules[-1])
     return tuple(rules)
 
 
-def _check(rule: Rule) -> None:
+def _check(rule: Row) -> None:
     if rule.rule not in _NEEDED:
-        raise rule.fault("rule", f"is {rule.rule!r}", _RULE_HINT)
+        raise _fault(rule, "rule", f"is {rule.rule!r}", _RULE_HINT)
     for name in _NEEDED[rule.rule]:
         value = getattr(rule, name)
         if value == "" or value != value:
-            raise rule.fault(name, "is empty", f"the rule {rule.rule!r} needs it")
+            raise _fault(rule, name, "is empty", f"the rule {rule.rule!r} needs it")
     if rule.rule in ("price", "factor", "service", "machine", "block") and not rule.value > 0:
-        raise rule.fault("value", f"is {rule.value:g}", "it must be above 0")
+        raise _fault(rule, "value", f"is {rule.value:g}", "it must be above 0")
     if rule.pricing and rule.pricing not in PRICINGS:
-        raise rule.fault("pricing", f"is {rule.pricing!r}", f"one of: {', '.join(PRICINGS)}")
+        raise _fault(rule, "pricing", f"is {rule.pricing!r}", f"one of: {', '.join(PRICINGS)}")
     if rule.rule == "network" and not (rule.network_gbps > 0 or rate_of(rule.rdma)):
         what = f"is {rule.network_gbps:g}"
-        raise rule.fault("network_gbps", what, "give Gbit/s, or rdma with its rate: IB-1600")
+        raise _fault(rule, "network_gbps", what, "give Gbit/s, or rdma with its rate: IB-1600")
     if rule.rule == "quota" and (rule.unit or "instances") not in UNITS:
-        raise rule.fault("unit", f"is {rule.unit!r}", f"one of: {', '.join(UNITS)}")
+        raise _fault(rule, "unit", f"is {rule.unit!r}", f"one of: {', '.join(UNITS)}")
 
 
 OWN_REGION: Final = "on-premises"
 
 
-def apply_rules(rules: Sequence[Rule], to: Snapshot) -> Snapshot:
+def apply_rules(rules: Sequence[Row], to: Snapshot) -> Snapshot:
     """Return a snapshot with the rules laid over it, in their order.
 
     Those on regions come last, for they hold for all others. Raises CatalogueError if a rule
@@ -157,11 +152,11 @@ def apply_rules(rules: Sequence[Rule], to: Snapshot) -> Snapshot:
     return _keep_regions(regions, to) if regions else to
 
 
-def _add_machine(rule: Rule, offers: Snapshot) -> Snapshot:
+def _add_machine(rule: Row, offers: Snapshot) -> Snapshot:
     types = offers.types
     if ((types.provider == rule.provider) & (types.name == rule.instance_type)).any():
         what = f"{rule.provider} has a type {rule.instance_type!r} already"
-        raise rule.fault("instance_type", what, "give the machine another name")
+        raise _fault(rule, "instance_type", what, "give the machine another name")
     machine = _machine(rule, _accelerator(rule, offers), types)
     at = np.array([len(types)])
     added = _with_rows(offers.prices, at, rule.region or OWN_REGION, _own(rule))
@@ -172,17 +167,17 @@ def _add_machine(rule: Rule, offers: Snapshot) -> Snapshot:
     return replace(offers, types=types.join(machine), prices=prices)
 
 
-def _accelerator(rule: Rule, offers: Snapshot) -> Accelerator | None:
+def _accelerator(rule: Row, offers: Snapshot) -> Accelerator | None:
     if not rule.accelerator:
         return None
     try:
         name = canonical(rule.accelerator, offers.accelerators, offers.aliases)
     except AdvisorError as error:
-        raise rule.fault("accelerator", str(error), error.hint) from error
+        raise _fault(rule, "accelerator", str(error), error.hint) from error
     return offers.accelerators[name]
 
 
-def _own(rule: Rule) -> Provenance:
+def _own(rule: Row) -> Provenance:
     return Provenance(
         as_of=rule.saved_at,
         status=f"own {rule.rule}",
@@ -193,27 +188,27 @@ def _own(rule: Rule) -> Provenance:
     )
 
 
-def _of_types(rule: Rule, types: TypeColumns) -> Bools:
+def _of_types(rule: Row, types: TypeColumns) -> Bools:
     """Return which types a rule chooses; that it chooses none is an error."""
     own: Bools = types.provider == rule.provider
     if not own.any():
         known = ", ".join(sorted(set(types.provider.tolist())))
-        raise rule.fault("provider", f"is {rule.provider!r}", f"one of: {known}")
+        raise _fault(rule, "provider", f"is {rule.provider!r}", f"one of: {known}")
     own = own & _globbed(types.name, rule.instance_type)
     if not own.any():
         what = f"{rule.instance_type!r} matches no type of {rule.provider}"
-        raise rule.fault("instance_type", what, "see: advisor catalogue list")
+        raise _fault(rule, "instance_type", what, "see: advisor catalogue list")
     return own
 
 
-def _chosen(rule: Rule, offers: Snapshot) -> Ints:
+def _chosen(rule: Row, offers: Snapshot) -> Ints:
     """Return the rows of the prices that a rule chooses; that there is none is an error."""
     prices = offers.prices
     rows = _of_types(rule, offers.types)[prices.type_index]
     rows &= _globbed(prices.regions, rule.region)[prices.region_index]
     if not rows.any():
         what = f"{rule.region!r} matches no region in which these types have a price"
-        raise rule.fault("region", what, "leave it empty for all regions")
+        raise _fault(rule, "region", what, "leave it empty for all regions")
     return np.flatnonzero(rows)
 
 
@@ -223,7 +218,7 @@ def _globbed(names: Texts, glob: str) -> Bools:
     return np.array([fnmatch.fnmatchcase(name, glob) for name in names.tolist()], dtype=bool)
 
 
-def _set_price(rule: Rule, offers: Snapshot) -> Snapshot:
+def _set_price(rule: Row, offers: Snapshot) -> Snapshot:
     """Set a price; one type in one new region gets a row of its own."""
     prices = offers.prices
     pricing: Pricing = next((way for way in PRICINGS if way == rule.pricing), "on-demand")
@@ -238,7 +233,7 @@ def _set_price(rule: Rule, offers: Snapshot) -> Snapshot:
     return replace(offers, prices=prices.with_prices(rows, {pricing: rule.value}))
 
 
-def _owned(rule: Rule, pricing: Pricing, prices: Offers, rows: Ints) -> Offers:
+def _owned(rule: Row, pricing: Pricing, prices: Offers, rows: Ints) -> Offers:
     """Mark the prices of one way to pay as the user's; the others stay their source's."""
     used, inverse = np.unique(prices.provenance_index[rows], return_inverse=True)
     own = _own(rule)
@@ -252,14 +247,14 @@ def _owned(rule: Rule, pricing: Pricing, prices: Offers, rows: Ints) -> Offers:
     return _attributed(prices, rows, made, inverse)
 
 
-def _reserve(rule: Rule, offers: Snapshot) -> Snapshot:
+def _reserve(rule: Row, offers: Snapshot) -> Snapshot:
     """Add machines that are held for the user, beside those that anybody can rent."""
     types = np.flatnonzero(_of_types(rule, offers.types))
     if len(types) != 1:
         what = f"{rule.instance_type!r} names {len(types)} types of {rule.provider}"
-        raise rule.fault("instance_type", what, "name one type a row")
+        raise _fault(rule, "instance_type", what, "name one type a row")
     if rule.region not in offers.prices.regions:
-        raise rule.fault("region", f"{rule.region!r} is unknown", "see: advisor catalogue list")
+        raise _fault(rule, "region", f"{rule.region!r} is unknown", "see: advisor catalogue list")
     prices = _with_rows(offers.prices, types, rule.region, _own(rule))
     prices = prices.with_prices(np.array([len(prices) - 1]), {"on-demand": rule.value})
     terms = {"max_instances": rule.count}
@@ -271,19 +266,19 @@ def _reserve(rule: Rule, offers: Snapshot) -> Snapshot:
     return replace(offers, prices=replace(prices, **columns))
 
 
-def _scale(rule: Rule, offers: Snapshot) -> Snapshot:
+def _scale(rule: Row, offers: Snapshot) -> Snapshot:
     rows = _chosen(rule, offers)
     return replace(offers, prices=_scaled(rule, _derived(rule, offers.prices, rows), rows))
 
 
-def _scaled(rule: Rule, prices: Offers, rows: Ints) -> Offers:
+def _scaled(rule: Row, prices: Offers, rows: Ints) -> Offers:
     ways = [way for way in PRICINGS if rule.pricing in ("", way)]
     return prices.with_prices(
         rows, {way: prices.usd_per_h(way)[rows] * rule.value for way in ways}
     )
 
 
-def _derived(rule: Rule, prices: Offers, rows: Ints) -> Offers:
+def _derived(rule: Row, prices: Offers, rows: Ints) -> Offers:
     """Mark prices as computed from a listed one: its date stays, its status says how."""
     used, inverse = np.unique(prices.provenance_index[rows], return_inverse=True)
     how = f" x {rule.value:g} by {rule.place}"
@@ -301,11 +296,11 @@ def _attributed(prices: Offers, rows: Ints, made: Sequence[Provenance], which: I
     return replace(prices, provenance_index=index, provenances=(*prices.provenances, *made))
 
 
-def _add_service(rule: Rule, offers: Snapshot) -> Snapshot:
+def _add_service(rule: Row, offers: Snapshot) -> Snapshot:
     """Copy the chosen offers and their types as the service's, at its multiple of the price."""
     types, prices = offers.types, offers.prices
     if rule.service in types.provider.tolist():
-        raise rule.fault("service", f"{rule.service!r} is a provider", "give it its own name")
+        raise _fault(rule, "service", f"{rule.service!r} is a provider", "give it its own name")
     rows = _chosen(rule, offers)
     used, new_index = np.unique(prices.type_index[rows], return_inverse=True)
     copied = replace(types.take(used), provider=np.full(len(used), rule.service))
@@ -320,7 +315,7 @@ def _add_service(rule: Rule, offers: Snapshot) -> Snapshot:
     return replace(offers, types=types.join(copied), prices=joined)
 
 
-def _set_network(rule: Rule, offers: Snapshot) -> Snapshot:
+def _set_network(rule: Row, offers: Snapshot) -> Snapshot:
     """Set the network of types; where the rule names no transport, theirs is plain Ethernet."""
     types = offers.types
     rows = _of_types(rule, types)
@@ -342,7 +337,7 @@ def _set_network(rule: Rule, offers: Snapshot) -> Snapshot:
     return replace(offers, types=changed)
 
 
-def _limit(rule: Rule, offers: Snapshot) -> Snapshot:
+def _limit(rule: Row, offers: Snapshot) -> Snapshot:
     """Lower the number of instances; a quota of vCPUs or GPUs is rounded down to whole ones."""
     rows = _chosen(rule, offers)
     types, prices = offers.types, offers.prices
@@ -356,7 +351,7 @@ def _limit(rule: Rule, offers: Snapshot) -> Snapshot:
     return replace(offers, prices=replace(prices, max_instances=most))
 
 
-def _keep_regions(rules: Sequence[Rule], offers: Snapshot) -> Snapshot:
+def _keep_regions(rules: Sequence[Row], offers: Snapshot) -> Snapshot:
     """Keep of each provider that has such rules only what one of them allows."""
     prices = offers.prices
     owner = offers.types.provider[prices.type_index]
@@ -366,7 +361,7 @@ def _keep_regions(rules: Sequence[Rule], offers: Snapshot) -> Snapshot:
     return replace(offers, prices=prices.take(~dropped))
 
 
-def _machine(rule: Rule, accelerator: Accelerator | None, like: TypeColumns) -> TypeColumns:
+def _machine(rule: Row, accelerator: Accelerator | None, like: TypeColumns) -> TypeColumns:
     """Make the row of one's own machine; ``like`` gives the columns their kinds."""
     blank = {
         name: np.array([np.nan if column.dtype.kind == "f" else ""])
@@ -417,7 +412,7 @@ def _with_rows(prices: Offers, types: Ints, region: str, provenance: Provenance)
     return widened.join(rows)
 
 
-_RULES: Final[Mapping[str, Callable[[Rule, Snapshot], Snapshot]]] = {
+_RULES: Final[Mapping[str, Callable[[Row, Snapshot], Snapshot]]] = {
     "machine": _add_machine,
     "price": _set_price,
     "reserved": _reserve,

@@ -13,14 +13,14 @@ import io
 import math
 import warnings
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final, Literal, cast
 
 import numpy as np
 
-from advisor.catalogue.offer_columns import Bools, Floats, Recorded, with_fields
+from advisor.catalogue.offer_columns import Bools, Floats, Row
 from advisor.collectors import atomic, bounded
 from advisor.errors import CatalogueError
 
@@ -58,21 +58,6 @@ class Column:
 def text(name: str, means: str = "", **rules: Any) -> Column:
     """Declare a column of text."""
     return Column(name=name, kind="text", means=means, **rules)
-
-
-def record(columns: Sequence[Column]) -> Callable[[type[Recorded]], type[Recorded]]:
-    """Make a class a frozen row of a table: a field for the fact of each column.
-
-    What is left out is unknown: ``""`` or None, and 0 where the column must have a number.
-    """
-    return with_fields(
-        {
-            column.fact or column.name: (0.0 if column.is_required else None)
-            if column.is_number
-            else ""
-            for column in columns
-        }
-    )
 
 
 def read_bytes(path: Path) -> bytes:
@@ -113,6 +98,11 @@ def read(path: Path, columns: Sequence[Column]) -> dict[str, Values]:
     Raises CatalogueError if the file cannot be read or a cell breaks its column's rule.
     """
     return parse(unpack(read_bytes(path), path), columns, path.name)
+
+
+def read_rows(path: Path | None, columns: Sequence[Column]) -> tuple[Row, ...]:
+    """Return what ``read_facts`` does as rows with attributes; none without a file."""
+    return tuple(Row(**row) for row in read_facts(path, columns)) if path else ()
 
 
 def read_facts(path: Path, columns: Sequence[Column]) -> list[dict[str, Any]]:

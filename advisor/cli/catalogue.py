@@ -7,7 +7,7 @@ import csv
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import date
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -173,7 +173,7 @@ class CatalogueStorage(Printed):
 
         providers, regions = _parts(self.cloud), _parts(self.region)
         found = [
-            asdict(one)
+            vars(one)
             for one in Catalogue.load(self.path).other_prices
             if (not providers or one.provider in providers)
             and (not regions or any(fnmatchcase(one.region, glob) for glob in regions))

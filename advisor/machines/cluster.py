@@ -17,9 +17,9 @@ from advisor.catalogue import (
     Accelerator,
     AssumedNetwork,
     Catalogue,
-    InstanceType,
     KnownNetworks,
     OfferFilter,
+    Row,
     link_between,
 )
 from advisor.collectors import bounded
@@ -183,10 +183,10 @@ def one_group(text: str, catalogue: Catalogue) -> ClusterGroup:
 
 
 def _merged(
-    groups: list[tuple[ClusterGroup, InstanceType | None]],
-) -> list[tuple[ClusterGroup, InstanceType | None]]:
+    groups: list[tuple[ClusterGroup, Row | None]],
+) -> list[tuple[ClusterGroup, Row | None]]:
     """Join groups of the same machine: named twice is the sum, not a mixed cluster."""
-    found: dict[Node, tuple[ClusterGroup, InstanceType | None]] = {}
+    found: dict[Node, tuple[ClusterGroup, Row | None]] = {}
     for group, of_type in groups:
         known = found.get(group.node)
         count = group.count + (known[0].count if known else 0)
@@ -205,7 +205,7 @@ def _told_apart(group: ClusterGroup) -> ClusterGroup:
     return replace(group, label=f"{group.label}:{link}@{rate:g}Gbps")
 
 
-def _group(item: str, catalogue: Catalogue) -> tuple[ClusterGroup, InstanceType | None]:
+def _group(item: str, catalogue: Catalogue) -> tuple[ClusterGroup, Row | None]:
     named = _TYPES.match(item)
     unknown: AdvisorError | None = None
     # Some providers call their machines by the accelerator: "8xA100" still means the card.
@@ -248,7 +248,7 @@ def _count(digits: str, item: str) -> int:
     return count
 
 
-def group_of_type(found: InstanceType, count: int, catalogue: Catalogue) -> ClusterGroup:
+def group_of_type(found: Row, count: int, catalogue: Catalogue) -> ClusterGroup:
     """Return machines of a type of the catalogue, without a price.
 
     Raises CatalogueError if the type has no whole accelerator.
@@ -401,7 +401,7 @@ def _of_gpus(words: re.Match[str], item: str, catalogue: Catalogue) -> ClusterGr
     )
 
 
-def _network_of(found: InstanceType, catalogue: Catalogue) -> Link:
+def _network_of(found: Row, catalogue: Catalogue) -> Link:
     if found.network_bytes_per_s is not None:
         return _network_link(found.network_bytes_per_s, is_rdma=found.is_rdma)
     peers = KnownNetworks(catalogue.types, catalogue.accelerators)
@@ -483,7 +483,7 @@ def _node(
     )
 
 
-def _prices(types: list[InstanceType], catalogue: Catalogue) -> tuple[dict[int, float], str]:
+def _prices(types: list[Row], catalogue: Catalogue) -> tuple[dict[int, float], str]:
     """Return on-demand prices by type in the one region where all together are cheapest.
 
     Machines of one cluster are bought in one region, of equal ones where their prices are surest;

@@ -9,7 +9,7 @@ from dataclasses import asdict
 import numpy as np
 
 from advisor.answer import Candidate, Configuration, Fact, to_record
-from advisor.catalogue import InstanceType, shipped
+from advisor.catalogue import Row, shipped
 from advisor.collectors.derive import MOST_RATIO, ratio
 from advisor.collectors.errors import counted
 from advisor.estimate.completion import save_of_rows_s
@@ -36,7 +36,7 @@ class StepFacts:
 
     def __init__(
         self, predictor: Predictor, job: Job, columns: TimeColumns, device: Device | None,
-        row: InstanceType | None = None,
+        row: Row | None = None,
     ) -> None:  # fmt: skip
         """Take one row of columns; ``row`` is the type of the catalogue that it is of, if any."""
         self.predictor, self.job, self.columns = predictor, job, columns
