@@ -17,7 +17,7 @@ from .containers import container_billing as container_billing
 from .containers import container_offers as container_offers
 from .network_peers import AssumedNetwork as AssumedNetwork
 from .network_peers import KnownNetworks as KnownNetworks
-from .network_peers import assumed_networks as assumed_networks
+from .network_peers import with_assumed_networks as with_assumed_networks
 from .networks import GBIT_BYTES as GBIT_BYTES
 from .offer_columns import Offers as Offers
 from .offer_columns import Pricing as Pricing

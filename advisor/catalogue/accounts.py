@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from advisor.catalogue.offer_columns import Offers, Row, TypeColumns
 from advisor.catalogue.snapshot import bundled_folder
-from advisor.catalogue.tables import Column, read_rows, text
+from advisor.catalogue.tables import Column, read_records, text
 from advisor.errors import CatalogueError
 
 UNITS: Final = ("vcpus", "gpus", "machines", "usd_per_h")
@@ -58,7 +58,7 @@ def account_limits(path: Path | None = None) -> tuple[Row, ...]:
 
 @cache
 def _limits(where: Path) -> tuple[Row, ...]:
-    rows = read_rows(where, COLUMNS)
+    rows = read_records(where, COLUMNS)
     unknown = sorted({row.unit for row in rows} - set(UNITS))
     if unknown:
         raise CatalogueError(

@@ -30,7 +30,7 @@ from advisor.catalogue.offer_columns import (
 )
 from advisor.catalogue.select import OfferFilter
 from advisor.catalogue.snapshot import Snapshot, find, read_snapshot
-from advisor.catalogue.tables import read_facts, read_rows
+from advisor.catalogue.tables import read_facts, read_records
 from advisor.collectors.atomic import config_folder
 from advisor.errors import CatalogueError
 from advisor.planners.core import GIB
@@ -203,13 +203,13 @@ class Catalogue:
     @cached_property
     def other_prices(self) -> tuple[Row, ...]:
         """What is billed besides instances: storage and outgoing traffic."""
-        return read_rows(find(self._folders, files.OTHER_PRICES_FILE), files.OTHER_PRICES)
+        return read_records(find(self._folders, files.OTHER_PRICES_FILE), files.OTHER_PRICES)
 
     def to_frame(self) -> DataFrame:
         """Return one row a (type, region) with the type's columns beside the prices."""
         import pandas as pd
 
-        types = pd.DataFrame(self.types.by_name())
+        types = pd.DataFrame(self.types.stated())
         prices = pd.DataFrame(
             {
                 "region": self.prices.region,

@@ -29,7 +29,7 @@ from typing import Final
 import numpy as np
 
 from advisor.catalogue.accelerators import Accelerator
-from advisor.catalogue.networks import GBIT_BYTES, bypasses_kernel, rate_of
+from advisor.catalogue.networks import GBIT_BYTES, bypasses_kernel, of_transports, rate_of
 from advisor.catalogue.offer_columns import Bools, Floats, Ints, TypeColumns
 from advisor.planners.links import RDMA_FROM_BYTES_PER_S
 from advisor.quantities import REACH_90
@@ -66,33 +66,23 @@ class AssumedNetwork:
     is_rdma: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AssumedNetworks:
-    """What is taken for the network of every type."""
-
-    bytes_per_s: Floats  # known, or assumed; never NaN
-    is_assumed: Bools
-    log_sd: Floats  # spread of the logarithm of what is assumed; 0 where the network is known
-    is_rdma: Bools
-
-
-def assumed_networks(
+def with_assumed_networks(
     types: TypeColumns, accelerators: Mapping[str, Accelerator]
-) -> AssumedNetworks:
-    """Return the network of every type, assumed where the catalogue has none."""
-    bytes_per_s = np.array(types.network_bytes_per_s, dtype=float)
-    is_assumed = np.isnan(bytes_per_s)
-    log_sd, is_rdma = np.zeros(len(bytes_per_s)), np.array(types.is_rdma, dtype=bool)
+) -> TypeColumns:
+    """Return the types with a network each, assumed where the catalogue has none."""
+    rate, is_rdma = types.network_bytes_per_s.copy(), types.is_rdma.copy()
+    is_assumed, log_sd = np.isnan(rate), np.zeros(len(types))
     peers = KnownNetworks(types, accelerators)
     for row in np.flatnonzero(is_assumed).tolist():
         vcpus = float(np.nan_to_num(types.vcpus[row], nan=-1.0))
         name, count = str(types.accelerator[row]), float(types.accelerator_count[row])
         found = peers.network(name, count, vcpus)
-        bytes_per_s[row], log_sd[row] = found.bytes_per_s, found.log_sd
+        rate[row], log_sd[row] = found.bytes_per_s, found.log_sd
         is_rdma[row] |= found.is_rdma
-    return AssumedNetworks(
-        bytes_per_s=bytes_per_s, is_assumed=is_assumed, log_sd=log_sd, is_rdma=is_rdma
-    )
+    return replace(
+        types, network_bytes_per_s=rate, is_network_assumed=is_assumed, network_log_sd=log_sd,
+        is_rdma=is_rdma,
+    )  # fmt: skip
 
 
 def size_class(accelerators: Floats) -> Ints:
@@ -106,7 +96,7 @@ def size_class(accelerators: Floats) -> Ints:
 
 def front_end_bytes_per_s(types: TypeColumns) -> Floats:
     """Return what lasts without a back-end fabric; NaN where unknown [bytes/s]."""
-    has_fabric = np.array([rate_of(name) is not None for name in types.rdma.tolist()], dtype=bool)
+    has_fabric = np.isfinite(of_transports(types.rdma, rate_of, float))
     front = np.where(has_fabric, types.network_burst_bytes_per_s, types.network_bytes_per_s)
     return np.where(np.isnan(front), types.network_bytes_per_s, front)
 
@@ -121,7 +111,7 @@ class KnownNetworks:
         self._accelerators = accelerators
         self._accelerator = types.accelerator[known]
         self._count = np.nan_to_num(types.accelerator_count[known])
-        self._has_fabric = np.array([bypasses_kernel(name) for name in types.rdma[known].tolist()])
+        self._has_fabric = of_transports(types.rdma[known], bypasses_kernel, bool)
         self._vcpus = np.nan_to_num(types.vcpus[known], nan=-1.0)
         _, self._provider = np.unique(types.provider[known], return_inverse=True)
         self._found: dict[tuple[str, float, float], AssumedNetwork] = {}

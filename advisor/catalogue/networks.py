@@ -8,6 +8,7 @@ GPUDirect run over the network interfaces, whose advertised rate is stated besid
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -56,6 +57,12 @@ def sustained_network(gbps: float, transport: str) -> float:
     return GBIT_BYTES * (gbps if rate is None else rate)
 
 
+def of_transports(rdma: Texts, fact: Callable[[str], object], kind: type) -> NDArray[Any]:
+    """Return what is known of every type's transport, asked once of each name; None is NaN."""
+    names, name = np.unique(rdma, return_inverse=True)
+    return np.array([fact(one) for one in names.tolist()], dtype=kind)[name]
+
+
 def network_columns(
     path: Path | None, provider: Texts, name: Texts,
     *, gbps: Floats, baseline_gbps: Floats, rdma: Texts,
@@ -71,7 +78,7 @@ def network_columns(
     [Gbit/s]; ``rdma``: transport, ``""`` where none is known.
     """
     # A baseline limits ordinary traffic: what goes past the kernel has the interfaces' whole rate.
-    is_whole = np.isnan(baseline_gbps) | [bypasses_kernel(each) for each in rdma.tolist()]
+    is_whole = np.isnan(baseline_gbps) | of_transports(rdma, bypasses_kernel, bool)
     sustained = np.where(is_whole, gbps, baseline_gbps)
     burst, transport = gbps.copy(), rdma.astype(object)
     source = np.full(len(name), "", dtype=object)
@@ -85,12 +92,12 @@ def network_columns(
             sustained[at] = burst[at] = row["network_gbps"]
         if row["rdma"]:
             transport[at] = row["rdma"]
-    names: list[str] = transport.tolist()
-    pairs = zip(sustained.tolist(), names, strict=True)
+    rdma = transport.astype(str)
+    fabric = of_transports(rdma, rate_of, float)
     return {
-        "network_bytes_per_s": np.array([sustained_network(*pair) for pair in pairs]),
+        "network_bytes_per_s": GBIT_BYTES * np.where(np.isnan(fabric), sustained, fabric),
         "network_burst_bytes_per_s": burst * GBIT_BYTES,
-        "rdma": np.array(names, dtype=str),
-        "is_rdma": np.array([bypasses_kernel(each) for each in names], dtype=bool),
-        "network_source": np.array(source.tolist(), dtype=str),
+        "rdma": rdma,
+        "is_rdma": of_transports(rdma, bypasses_kernel, bool),
+        "network_source": source.astype(str),
     }

@@ -6,6 +6,7 @@ and rates are bytes.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import date
@@ -14,6 +15,8 @@ from typing import Any, ClassVar, Final, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+
+from advisor.planners.step import Devices
 
 # The nouns of the catalogue: what is shown of a type, an accelerator and a source.
 #
@@ -88,6 +91,8 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 Texts = NDArray[np.str_]
+_NO_DEVICES: Final = Devices(())
+_UNKNOWN: Final = {"Floats": np.nan, "Ints": 0, "Bools": False, "Texts": ""}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +110,15 @@ class _Columns:
             value = getattr(self, column.name)
             if isinstance(value, np.ndarray):
                 value.setflags(write=False)
+
+    @classmethod
+    def filled(cls, length: int, **known: Any) -> Self:
+        """Return so many rows; one value stands for all, and what is left out is unknown."""
+        kinds = {f.name: _UNKNOWN[str(f.type)] for f in fields(cls) if f.type in _UNKNOWN}
+        for name, unknown in kinds.items():
+            value = known.get(name, unknown)
+            known[name] = value if np.ndim(value) else np.full(length, value)
+        return cls(**known)
 
     def by_name(self) -> dict[str, NDArray[Any]]:
         """Return the columns with one value a row."""
@@ -132,7 +146,10 @@ class _Columns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeColumns(_Columns):
-    """Everything a provider says (and others measured) of its instance types, one row a type."""
+    """Everything a provider says (and others measured) of its instance types, one row a type.
+
+    A machine that nobody sells is a row, too: its texts are empty.
+    """
 
     provider: Texts
     name: Texts
@@ -182,13 +199,42 @@ class TypeColumns(_Columns):
     cpu_baseline_source: Texts
     local_ssd_bytes: Floats
     source: Texts  # where the specification comes from
+    # The columns below are those of the device model, which ``advisor.machines`` fills in: it
+    # leaves no network unknown, and is told what a job's limits leave of the processors.
+    devices: Devices = _NO_DEVICES
+    device: Ints  # row in ``devices``; -1 has no time model
+    per_node: Ints  # devices that work in one machine
+    # machines among which the link inside one joins all devices: 1, or 18 in an NVL72 rack
+    domain_machines: Ints
+    is_accelerated: Bools
+    is_supported: Bools  # an unchanged PyTorch script runs on it
+    # intra_bytes_per_s, intra_latency_s, network_latency_s: between devices of a machine, and
+    # between machines
+    intra_bytes_per_s: Floats
+    intra_latency_s: Floats
+    network_latency_s: Floats
+    # nobody states the network: ``network_bytes_per_s`` is that of machines rented with the same
+    # accelerators, or of like size (``network_peers``)
+    is_network_assumed: Bools
+    network_log_sd: Floats  # spread of the logarithm of an assumed network; 0 where it is known
+    is_recorded: bool = False  # one machine: the one that the job was recorded on
+    # machines are rented for the job: they boot, and an image is brought to them
+    is_rented: bool = False
 
     def __len__(self) -> int:
         return len(self.name)
 
+    def boot_s(self, job_boot_s: float | None) -> float:
+        """Return how long machines take until a program can start on them [s]."""
+        return (job_boot_s or 0.0) if self.is_rented else 0.0
+
+    def stated(self) -> dict[str, NDArray[Any]]:
+        """Return the columns of what is said of the types, without those of the device model."""
+        return dict(itertools.takewhile(lambda one: one[0] != "device", self.by_name().items()))
+
     def at(self, index: int) -> Row:
-        """Return one type: its columns, and ``index``, its place among them."""
-        cells = ((name, column[index].item()) for name, column in self.by_name().items())
+        """Return what is said of one type, and ``index``, its place among them."""
+        cells = ((name, column[index].item()) for name, column in self.stated().items())
         return Row(index=index, **{name: None if one != one else one for name, one in cells})
 
 

@@ -157,7 +157,7 @@ def _add_machine(rule: Row, offers: Snapshot) -> Snapshot:
     if ((types.provider == rule.provider) & (types.name == rule.instance_type)).any():
         what = f"{rule.provider} has a type {rule.instance_type!r} already"
         raise _fault(rule, "instance_type", what, "give the machine another name")
-    machine = _machine(rule, _accelerator(rule, offers), types)
+    machine = _machine(rule, _accelerator(rule, offers))
     at = np.array([len(types)])
     added = _with_rows(offers.prices, at, rule.region or OWN_REGION, _own(rule))
     added = added.with_prices(np.array([len(added) - 1]), {"on-demand": rule.value})
@@ -361,34 +361,30 @@ def _keep_regions(rules: Sequence[Row], offers: Snapshot) -> Snapshot:
     return replace(offers, prices=prices.take(~dropped))
 
 
-def _machine(rule: Row, accelerator: Accelerator | None, like: TypeColumns) -> TypeColumns:
-    """Make the row of one's own machine; ``like`` gives the columns their kinds."""
-    blank = {
-        name: np.array([np.nan if column.dtype.kind == "f" else ""])
-        for name, column in like.by_name().items()
-    }
+def _machine(rule: Row, accelerator: Accelerator | None) -> TypeColumns:
+    """Make the row of one's own machine, to stand after the others."""
     count = 1.0 if np.isnan(rule.accelerator_count) else rule.accelerator_count
-    known: dict[str, object] = {
-        "provider": rule.provider,
-        "name": rule.instance_type,
-        "vcpus": rule.vcpus,
-        "memory_bytes": rule.memory_gib * GIB,
-        "accelerator": accelerator.name if accelerator else "",
-        "accelerator_count": count if accelerator else 0.0,
-        "accelerator_memory_bytes": accelerator.memory_bytes if accelerator else np.nan,
-        "network_bytes_per_s": sustained_network(rule.network_gbps, rule.rdma),
-        "network_burst_bytes_per_s": rule.network_gbps * GBIT_BYTES,
-        "rdma": rule.rdma,
-        "is_rdma": bypasses_kernel(rule.rdma),
-        "network_source": "",
-        "intra_node_link": rule.intra_node_link,
-        "core_speed": rule.coremark_per_vcpu,
-        "cpu_baseline": 1.0,
-        "cpu_launch_h": 0.0,
-        "core_speed_source": "unknown" if np.isnan(rule.coremark_per_vcpu) else "measured",
-        "source": rule.place,
-    }
-    return replace(like, **{**blank, **{name: np.array([one]) for name, one in known.items()}})
+    return TypeColumns.filled(
+        1,
+        device=-1,
+        provider=rule.provider,
+        name=rule.instance_type,
+        vcpus=rule.vcpus,
+        memory_bytes=rule.memory_gib * GIB,
+        accelerator=accelerator.name if accelerator else "",
+        accelerator_count=count if accelerator else 0.0,
+        accelerator_memory_bytes=accelerator.memory_bytes if accelerator else np.nan,
+        network_bytes_per_s=sustained_network(rule.network_gbps, rule.rdma),
+        network_burst_bytes_per_s=rule.network_gbps * GBIT_BYTES,
+        rdma=rule.rdma,
+        is_rdma=bypasses_kernel(rule.rdma),
+        intra_node_link=rule.intra_node_link,
+        core_speed=rule.coremark_per_vcpu,
+        cpu_baseline=1.0,
+        cpu_launch_h=0.0,
+        core_speed_source="unknown" if np.isnan(rule.coremark_per_vcpu) else "measured",
+        source=rule.place,
+    )
 
 
 def _with_rows(prices: Offers, types: Ints, region: str, provenance: Provenance) -> Offers:
@@ -396,18 +392,17 @@ def _with_rows(prices: Offers, types: Ints, region: str, provenance: Provenance)
     at = np.flatnonzero(prices.regions == region)
     regions = prices.regions if len(at) else np.append(prices.regions, region)
     place = int(at[0]) if len(at) else len(prices.regions)
-    nothing = np.full(len(types), np.nan)
-    known: dict[str, Any] = dict.fromkeys(prices.by_name(), nothing)
-    known |= {
-        "type_index": types,
-        "region_index": np.full(len(types), place),
-        "max_instances": np.full(len(types), np.inf),
-        "shortest_bill_h": np.full(len(types), SHORTEST_BILL_H),
-        "bill_step_h": np.zeros(len(types)),
-        "provenance_index": np.full(len(types), len(prices.provenances)),
-        "pricing": np.full(len(types), ""),
-    }
-    rows = replace(prices, **known)
+    rows = Offers.filled(
+        len(types),
+        type_index=types,
+        region_index=place,
+        regions=regions,
+        max_instances=np.inf,
+        shortest_bill_h=SHORTEST_BILL_H,
+        bill_step_h=0.0,
+        provenance_index=len(prices.provenances),
+        provenances=prices.provenances,
+    )
     widened = replace(prices, regions=regions, provenances=(*prices.provenances, provenance))
     return widened.join(rows)
 

@@ -15,7 +15,7 @@ import numpy as np
 from advisor.catalogue import files
 from advisor.catalogue.offer_columns import Provenance
 from advisor.catalogue.snapshot import part_names, read_provenances
-from advisor.catalogue.tables import parse_numbers, read, read_bytes, texts, unpack, write
+from advisor.catalogue.tables import parse_numbers, read, read_bytes, unpack, write
 
 UNCONFIRMED_PART: Final = ".skypilot-catalog"  # the source whose licence is not confirmed
 TYPE_FACTS: Final = tuple(column.name for column in files.TYPES)
@@ -91,7 +91,7 @@ def read_rows(folder: Path) -> Listed:
 
     Raises CatalogueError if a file is missing, damaged or breaks a rule.
     """
-    regions = texts(read(folder / files.REGIONS_FILE, files.REGIONS), "region")
+    regions = read(folder / files.REGIONS_FILE, files.REGIONS)["region"]
     provenances = read_provenances(folder)
     rows: list[ListedOffer] = []
     bare: list[ListedOffer] = []

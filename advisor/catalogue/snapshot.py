@@ -26,16 +26,7 @@ from advisor.catalogue import files
 from advisor.catalogue.accelerators import Accelerator, listed, other_names, read_accelerators
 from advisor.catalogue.offer_columns import Floats, Offers, Provenance, Texts, TypeColumns
 from advisor.catalogue.specifications import build_types
-from advisor.catalogue.tables import (
-    Column,
-    Values,
-    parse_numbers,
-    read,
-    read_bytes,
-    read_facts,
-    texts,
-    unpack,
-)
+from advisor.catalogue.tables import Column, parse_numbers, read, read_bytes, read_facts, unpack
 from advisor.collectors import atomic, bounded
 from advisor.collectors.atomic import config_folder
 from advisor.errors import CatalogueError
@@ -126,7 +117,7 @@ def read_snapshot(folder: Path, bundled: Path) -> Snapshot:
     parts = part_names(folder)
     tables = [read(folder / f"types{part}.csv.gz", files.TYPES) for part in parts]
     types = build_types(
-        _concatenated(tables),
+        {name: np.concatenate([table[name] for table in tables]) for name in tables[0]},
         find(folders, files.SPECIFICATIONS_FILE),
         {
             name: find(folders, name)
@@ -186,16 +177,6 @@ def _is_day(text: str) -> bool:
         return False
 
 
-def _concatenated(tables: Sequence[Mapping[str, Values]]) -> dict[str, Values]:
-    out: dict[str, Values] = {}
-    for name, first in tables[0].items():
-        if isinstance(first, list):
-            out[name] = [value for table in tables for value in texts(table, name)]
-        else:
-            out[name] = np.concatenate([np.asarray(table[name]) for table in tables])
-    return out
-
-
 def _check_unique(types: TypeColumns) -> None:
     seen: set[tuple[str, str]] = set()
     for pair in zip(types.provider.tolist(), types.name.tolist(), strict=True):
@@ -210,7 +191,7 @@ def _check_unique(types: TypeColumns) -> None:
 def _prices(
     folder: Path, parts: Sequence[str], types: TypeColumns, lengths: Sequence[int]
 ) -> Offers:
-    regions = np.array(texts(read(folder / files.REGIONS_FILE, files.REGIONS), "region"))
+    regions = np.array(read(folder / files.REGIONS_FILE, files.REGIONS)["region"])
     provenances = read_provenances(folder)
     tables, first_type = [], 0
     for part, length in zip(parts, lengths, strict=True):
@@ -234,22 +215,17 @@ def _price_columns(
     rank[order] = np.arange(len(regions))
     shortest_h, step_h = bills(types.provider, types.accelerator_count)
     type_index = table["type_id"].astype(np.int64)
-    return Offers(
+    return Offers.filled(
+        len(type_index),
         type_index=type_index,
         region_index=rank[table["region_id"].astype(np.int64)],
         regions=regions[order],
-        on_demand_usd_per_h=table["on_demand_usd_per_h"],
-        spot_usd_per_h=table["spot_usd_per_h"],
-        reserved_1y_usd_per_h=table["reserved_1y_usd_per_h"],
-        reserved_3y_usd_per_h=table["reserved_3y_usd_per_h"],
-        spot_interruption_band=table["spot_interruption_band"],
-        max_instances=np.full(len(table["type_id"]), np.inf),
+        max_instances=np.inf,
         shortest_bill_h=shortest_h[type_index],
         bill_step_h=step_h[type_index],
         provenance_index=table["provenance_id"].astype(np.int64),
         provenances=provenances,
-        pricing=np.full(len(type_index), ""),
-        price_usd_per_h=np.full(len(type_index), np.nan),
+        **{name: column for name, column in table.items() if not name.endswith("_id")},
     )
 
 

@@ -15,7 +15,7 @@ from advisor.catalogue import files
 from advisor.catalogue.accelerators import Accelerator
 from advisor.catalogue.networks import network_columns
 from advisor.catalogue.offer_columns import Floats, Ints, SpeedSource, Texts, TypeColumns
-from advisor.catalogue.tables import Column, Values, numbers, read, texts
+from advisor.catalogue.tables import Column, Values, read
 from advisor.errors import CatalogueError
 from advisor.planners.core import GB, GIB
 
@@ -132,7 +132,7 @@ def build_types(
     unknown; ``pages``: by name the files of what providers' pages state (networks, processors,
     baselines), likewise.
     """
-    stated = {column: np.asarray(values) for column, values in table.items()}
+    stated = dict(table)
     provider, name = stated["provider"], stated.pop("instance_type")
     extra = _measured(share_alike, provider, name)
     for column in ("vcpus", "memory_gib"):
@@ -173,20 +173,18 @@ def build_types(
             "local_ssd_bytes": GB * stated.pop("local_ssd_gb"),
         }
     )
-    return TypeColumns(**stated | known)
+    return TypeColumns.filled(len(name), device=-1, **stated | known)
 
 
 def _measured(path: Path | None, provider: Texts, name: Texts) -> dict[str, NDArray[Any]]:
     """Return the columns of the share-alike table, spread over all types."""
     table = _table_or_none(path, files.SHARE_ALIKE_SPECIFICATIONS)
-    pairs = zip(texts(table, "provider"), texts(table, "instance_type"), strict=True)
+    pairs = zip(table["provider"], table["instance_type"], strict=True)
     rows = {pair: at for at, pair in enumerate(pairs)}
     keys = zip(provider.tolist(), name.tolist(), strict=True)
     at = np.array([rows.get(key, len(rows)) for key in keys], dtype=np.int64)
     return {
-        column.name: np.append(np.asarray(table[column.name]), np.nan if column.is_number else "")[
-            at
-        ]
+        column.name: np.append(table[column.name], column.unknown)[at]
         for column in files.SHARE_ALIKE_SPECIFICATIONS[2:]
     }
 
@@ -224,7 +222,7 @@ def _processor_columns(
     """
     table = _table_or_none(path, files.PROCESSORS)
     row = _named_rows(table, provider, np.where(cpu_model == "", name, ""))
-    stated = np.array([*texts(table, "cpu_model"), ""])[row]
+    stated = np.array([*table["cpu_model"], ""])[row]
     return np.where(cpu_model == "", stated, cpu_model), _pages(table)[row]
 
 
@@ -243,10 +241,10 @@ def _burst_columns(
     row = _named_rows(table, provider, name)
 
     def of_rows(column: str, others: float) -> Floats:
-        return np.append(numbers(table, column), others)[row]
+        return np.append(table[column], others)[row]
 
     baseline = of_rows("vcpu_baseline", 1.0)
-    is_at_baseline = np.array([*texts(table, "coremark_at"), ""])[row] == "baseline"
+    is_at_baseline = np.array([*table["coremark_at"], ""])[row] == "baseline"
     columns = {
         "cpu_baseline": baseline,
         "cpu_launch_h": np.nan_to_num(of_rows("launch_credits", 0.0)) / _CREDITS_PER_H,
@@ -264,7 +262,7 @@ def _table_or_none(path: Path | None, columns: Sequence[Column]) -> Mapping[str,
 
 def _named_rows(table: Mapping[str, Values], provider: Texts, name: Texts) -> Ints:
     """Return the row of each type, the number of rows where none fits."""
-    owners, globs = texts(table, "provider"), texts(table, "instance_types")
+    owners, globs = table["provider"], table["instance_types"]
     row = np.full(len(name), len(globs))
     for owner in sorted(set(owners)):
         own = [at for at, one in enumerate(owners) if one == owner]
@@ -278,6 +276,6 @@ def _named_rows(table: Mapping[str, Values], provider: Texts, name: Texts) -> In
 
 def _pages(table: Mapping[str, Values]) -> Texts:
     """Return the page of every row with its licence and day, and nothing for no row."""
-    columns = (texts(table, name) for name in ("source", "licence", "as_of"))
+    columns = (table[name] for name in ("source", "licence", "as_of"))
     cells = zip(*columns, strict=True)
     return np.array([*(f"{page} ({licence}; {day})" for page, licence, day in cells), ""])

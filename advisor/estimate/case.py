@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 
 from advisor import data
 from advisor.answer import fitted
-from advisor.catalogue import Accelerator
+from advisor.catalogue import Accelerator, TypeColumns
 from advisor.collectors.derive import MOST_RATIO, ratio
 from advisor.estimate.knowledge.layout_model import LayoutModel, load
 from advisor.estimate.time_columns import CODE
 from advisor.jobs import Job, data_in_s
 from advisor.machines import (
-    Fleet,
     calibration_parameters,
     device_parameters,
     host_device,
@@ -508,7 +507,7 @@ def _likeness(a: PlacedRun, b: PlacedRun) -> float:
     return math.exp(-0.5 * (batches**2 + workers**2))
 
 
-def key_of(fleet: Fleet, row: int) -> Key:
+def key_of(fleet: TypeColumns, row: int) -> Key:
     """Return what machines have in common on which a job scales alike: device and network."""
     name = fleet.devices[fleet.device[row]].name if fleet.device[row] >= 0 else ""
     return name, float(fleet.network_bytes_per_s[row]), bool(fleet.is_rdma[row])
@@ -563,7 +562,7 @@ def placements(nodes: Array, per_node: Array, batch: Array) -> Placements:
 
 
 def fitted_rows(
-    clusters: Mapping[Key, ScalingFit], fleet: Fleet, type_index: np.ndarray
+    clusters: Mapping[Key, ScalingFit], fleet: TypeColumns, type_index: np.ndarray
 ) -> list[tuple[ScalingFit, np.ndarray]]:
     """Return each law with the rows that it times."""
     if not clusters:
@@ -740,7 +739,7 @@ class StepCase:
 
     job: Job
     work: Work
-    fleet: Fleet
+    fleet: TypeColumns
     anchors: Anchors  # measured steps against the model's
     constants: Constants
     # the catalogue's rows by name: kernels' generation and links to the host

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.answer import Candidate, CompletionWay, Explanation, Predictions, Refused
-from advisor.catalogue import Catalogue, OfferFilter, Offers, Pricing, Row
+from advisor.catalogue import Catalogue, OfferFilter, Offers, Pricing, Row, TypeColumns
 from advisor.errors import UsageError
 from advisor.estimate.answer import candidate, explanation, on_demand_price
 from advisor.estimate.best import best_columns
@@ -47,7 +47,7 @@ from advisor.estimate.ways.programs import program_columns
 from advisor.estimate.ways.recorded_units import check_space
 from advisor.estimate.words import reasons
 from advisor.jobs import NO_LENGTH, Job, as_commonly_run, load_job
-from advisor.machines import Fleet, catalogue_fleet, limited_fleet, slowed_by_baseline
+from advisor.machines import catalogue_fleet, limited_fleet, slowed_by_baseline
 from advisor.planners.core import HOUR_S, Device, Work
 from advisor.planners.layouts import SearchSpace
 from advisor.planners.step import Devices, is_known_by_runs, step_time, steps_s, unmeasured
@@ -70,8 +70,8 @@ class Physics:
     ) -> None:
         self.catalogue = catalogue if catalogue is not None else Catalogue.load()
         self._constants = constants
-        self._fleet: Fleet | None = None
-        self._limited: dict[tuple[float | None, float | None, bool], Fleet] = {}
+        self._fleet: TypeColumns | None = None
+        self._limited: dict[tuple[float | None, float | None, bool], TypeColumns] = {}
         self._side_prices: SidePrices | None = None
         self.own_runs = OwnRuns(self)
         # what was last asked of the catalogue's machines, with what was found of them
@@ -99,13 +99,13 @@ class Physics:
         return float(np.exp(factor[0]))
 
     @property
-    def fleet(self) -> Fleet:
+    def fleet(self) -> TypeColumns:
         """The catalogue's types as columns, made once."""
         if self._fleet is None:
             self._fleet = catalogue_fleet(self.catalogue)
         return self._fleet
 
-    def fleet_of(self, job: Job) -> Fleet:
+    def fleet_of(self, job: Job) -> TypeColumns:
         """Return the catalogue's types as the job's limits leave them to it, made once."""
         key = job.compute_threads, job.limits.cores, job.is_rehearsed
         if key not in self._limited:
@@ -131,7 +131,7 @@ class Physics:
         self,
         job: Job,
         *,
-        fleet: Fleet | None = None,
+        fleet: TypeColumns | None = None,
         space: SearchSpace | None = None,
         known_network: bool = False,
         believes: bool = True,
@@ -157,8 +157,8 @@ class Physics:
         return case
 
     def _case(
-        self, job: Job, fleet: Fleet | None, space: SearchSpace | None, *, known_network: bool,
-        believes: bool,
+        self, job: Job, fleet: TypeColumns | None, space: SearchSpace | None, *,
+        known_network: bool, believes: bool,
     ) -> StepCase:  # fmt: skip
         assert job.work is not None
         if space is not None:
@@ -199,7 +199,7 @@ class Physics:
         type_index: NDArray[np.int64],
         count: NDArray[np.int64],
         *,
-        fleet: Fleet | None = None,
+        fleet: TypeColumns | None = None,
         space: SearchSpace | None = None,
         known_network: bool = False,
     ) -> TimeColumns:
@@ -219,7 +219,7 @@ class Physics:
         type_index: NDArray[np.int64],
         count: NDArray[np.int64],
         *,
-        fleet: Fleet | None = None,
+        fleet: TypeColumns | None = None,
     ) -> TimeColumns:
         """Estimate a program without training steps."""
         if job.program is None:
@@ -368,7 +368,7 @@ class Predictor(Physics):
         type_index: NDArray[np.int64],
         count: NDArray[np.int64],
         *,
-        fleet: Fleet | None = None,
+        fleet: TypeColumns | None = None,
         space: SearchSpace | None = None,
         known_network: bool = False,
     ) -> TimeColumns:
@@ -386,7 +386,7 @@ class Predictor(Physics):
         return self.corrected(job, columns, fleet=fleet)
 
     def corrected(
-        self, job: Job, columns: TimeColumns, *, fleet: Fleet | None = None
+        self, job: Job, columns: TimeColumns, *, fleet: TypeColumns | None = None
     ) -> TimeColumns:
         """Return columns with what was learned from runs, and with what lasts of processors.
 
@@ -397,7 +397,7 @@ class Predictor(Physics):
         return self._sustained(job, columns, self.fleet_of(job) if fleet is None else fleet)
 
     @staticmethod
-    def _sustained(job: Job, columns: TimeColumns, fleet: Fleet) -> TimeColumns:
+    def _sustained(job: Job, columns: TimeColumns, fleet: TypeColumns) -> TimeColumns:
         """Return the columns with steps as processors keep them up over the whole job."""
         work_h = columns.step_s * job.paid_steps / HOUR_S
         if job.total_source == NO_LENGTH:

@@ -251,14 +251,12 @@ def _vcpu_gflop_per_s(row: Mapping[str, Any]) -> float:
 
 def _bandwidth(row: Mapping[str, Any], vcpus: float) -> float:
     """Return the least of what cores, chiplets and sockets let through [bytes/s]."""
-    limits = [vcpus * row["vcpu_gb_s"], _steps(vcpus, row["socket_vcpus"]) * row["socket_gb_s"]]
-    if row["slice_vcpus"]:
-        limits.append(_steps(vcpus, row["slice_vcpus"]) * row["slice_gb_s"])
-    return float(min(limits)) * GB
-
-
-def _steps(vcpus: float, per: float) -> float:
-    return float(math.ceil(vcpus / per))
+    steps = (
+        math.ceil(vcpus / row[f"{part}_vcpus"]) * row[f"{part}_gb_s"]
+        for part in ("socket", "slice")
+        if row[f"{part}_vcpus"]
+    )
+    return float(min(vcpus * row["vcpu_gb_s"], *steps)) * GB
 
 
 # The machine at hand as a device of the planners: measured rates where there are any.

@@ -238,7 +238,7 @@ def machine_key(case: StepCase, row: int) -> tuple[object, ...]:
     """Return what two types must have in common to take equally long for every layout."""
     fleet = case.fleet
     columns = (fleet.device, fleet.per_node, fleet.domain_machines, fleet.intra_bytes_per_s,
-               fleet.network_bytes_per_s, fleet.is_rdma, fleet.host_memory_bytes)  # fmt: skip
+               fleet.network_bytes_per_s, fleet.is_rdma, fleet.memory_bytes)  # fmt: skip
     return tuple(column[row].item() for column in columns)
 
 

@@ -22,6 +22,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from advisor.catalogue import TypeColumns
 from advisor.collectors.derive import advised_memory_bytes
 from advisor.errors import RunError
 from advisor.estimate.time_columns import (
@@ -32,7 +33,6 @@ from advisor.estimate.time_columns import (
     way_code,
 )
 from advisor.jobs import Job, Program, data_in_s
-from advisor.machines import Fleet
 from advisor.quantities import REACH_90
 
 WAY: Final = way_code("program")
@@ -68,7 +68,7 @@ def cores_factor(program: Program, vcpus: Floats) -> tuple[Floats, Floats]:
 
 
 def program_columns(
-    job: Job, program: Program, fleet: Fleet, host_core_speed: float | None,
+    job: Job, program: Program, fleet: TypeColumns, host_core_speed: float | None,
     *, type_index: Integers, count: Integers,
 ) -> TimeColumns:  # fmt: skip
     """Estimate a program on one machine of each type; more machines do not help it.
@@ -85,7 +85,7 @@ def program_columns(
     needed = advised_memory_bytes(job.peak_rss_bytes)
     status = np.zeros(len(count), dtype=np.int64)
     for reason, holds in (
-        ("does_not_fit_in_memory", fleet.host_memory_bytes[type_index] < needed),
+        ("does_not_fit_in_memory", fleet.memory_bytes[type_index] < needed),
         ("no_time_model", np.isnan(speed)),
         ("cpu_baseline_unknown", np.isnan(fleet.cpu_baseline[type_index])),
         ("runs_on_one_machine", count > 1),
