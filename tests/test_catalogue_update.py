@@ -218,11 +218,11 @@ def test_an_update_can_be_compared_and_undone(site: Site) -> None:
     report = run(two(site))
     assert report.folder is not None
     changed = difference(before, Catalogue.load())
-    assert {one.provider for one in changed.providers} == {"gcp", "lambda"}
+    assert {one["provider"] for one in changed["providers"]} == {"gcp", "lambda"}
     assert any(
         (one["instance_type"], one["region"], one["new_usd_per_h"])
         == ("e2-standard-4", "us-central1", 0.14)
-        for one in changed.changes
+        for one in changed["changes"]
     )
     assert snapshot.previous_folder(report.folder) == snapshot.bundled_folder()
     assert snapshot.roll_back() == snapshot.bundled_folder()

@@ -26,6 +26,7 @@ from advisor.catalogue.offer_columns import (
     Row,
     Texts,
     TypeColumns,
+    column_of,
 )
 from advisor.catalogue.select import canonical
 from advisor.catalogue.snapshot import Snapshot
@@ -157,13 +158,11 @@ def _add_machine(rule: Row, offers: Snapshot) -> Snapshot:
     if ((types.provider == rule.provider) & (types.name == rule.instance_type)).any():
         what = f"{rule.provider} has a type {rule.instance_type!r} already"
         raise _fault(rule, "instance_type", what, "give the machine another name")
+    prices = _with_row(
+        offers.prices, rule, len(types), rule.region or OWN_REGION,
+        on_demand_usd_per_h=rule.value, max_instances=np.nan_to_num(rule.count, nan=np.inf),
+    )  # fmt: skip
     machine = _machine(rule, _accelerator(rule, offers))
-    at = np.array([len(types)])
-    added = _with_rows(offers.prices, at, rule.region or OWN_REGION, _own(rule))
-    added = added.with_prices(np.array([len(added) - 1]), {"on-demand": rule.value})
-    most = added.max_instances.copy()
-    most[-1] = np.inf if np.isnan(rule.count) else rule.count
-    prices = replace(added, max_instances=most)
     return replace(offers, types=types.join(machine), prices=prices)
 
 
@@ -225,26 +224,18 @@ def _set_price(rule: Row, offers: Snapshot) -> Snapshot:
     types = np.flatnonzero(_of_types(rule, offers.types))
     is_new = rule.region and not (set(rule.region) & set("*?[")) and len(types) == 1
     if is_new and not ((prices.type_index == types[0]) & (prices.region == rule.region)).any():
-        prices = _with_rows(prices, types, rule.region, _own(rule))
-        rows = np.array([len(prices) - 1])
-    else:
-        rows = _chosen(rule, offers)
-        prices = _owned(rule, pricing, prices, rows)
-    return replace(offers, prices=prices.with_prices(rows, {pricing: rule.value}))
-
-
-def _owned(rule: Row, pricing: Pricing, prices: Offers, rows: Ints) -> Offers:
-    """Mark the prices of one way to pay as the user's; the others stay their source's."""
-    used, inverse = np.unique(prices.provenance_index[rows], return_inverse=True)
-    own = _own(rule)
-    made = [
-        replace(
+        price = {column_of(pricing): rule.value}
+        return replace(offers, prices=_with_row(prices, rule, int(types[0]), rule.region, **price))
+    rows, own = _chosen(rule, offers), _own(rule)
+    # The prices of one way to pay become the user's; the others stay their source's.
+    prices = _attributed(
+        prices, rows,
+        lambda one: replace(
             one, own=(*one.own, pricing), own_as_of=rule.saved_at, listing=own.listing,
             source=own.source,
-        )
-        for one in (prices.provenances[at] for at in used.tolist())
-    ]  # fmt: skip
-    return _attributed(prices, rows, made, inverse)
+        ),
+    )  # fmt: skip
+    return replace(offers, prices=prices.with_prices(rows, {pricing: rule.value}))
 
 
 def _reserve(rule: Row, offers: Snapshot) -> Snapshot:
@@ -255,15 +246,11 @@ def _reserve(rule: Row, offers: Snapshot) -> Snapshot:
         raise _fault(rule, "instance_type", what, "name one type a row")
     if rule.region not in offers.prices.regions:
         raise _fault(rule, "region", f"{rule.region!r} is unknown", "see: advisor catalogue list")
-    prices = _with_rows(offers.prices, types, rule.region, _own(rule))
-    prices = prices.with_prices(np.array([len(prices) - 1]), {"on-demand": rule.value})
-    terms = {"max_instances": rule.count}
+    terms = {"on_demand_usd_per_h": rule.value, "max_instances": rule.count}
     if rule.rule == "block":
         terms |= {"shortest_bill_h": rule.hours, "bill_step_h": rule.hours}
-    columns = {name: getattr(prices, name).copy() for name in terms}
-    for name, value in terms.items():
-        columns[name][-1] = value
-    return replace(offers, prices=replace(prices, **columns))
+    prices = _with_row(offers.prices, rule, int(types[0]), rule.region, **terms)
+    return replace(offers, prices=prices)
 
 
 def _scale(rule: Row, offers: Snapshot) -> Snapshot:
@@ -280,20 +267,22 @@ def _scaled(rule: Row, prices: Offers, rows: Ints) -> Offers:
 
 def _derived(rule: Row, prices: Offers, rows: Ints) -> Offers:
     """Mark prices as computed from a listed one: its date stays, its status says how."""
-    used, inverse = np.unique(prices.provenance_index[rows], return_inverse=True)
     how = f" x {rule.value:g} by {rule.place}"
-    made = [
-        replace(one, status=one.status + how, spot_status=spot and spot + how)
-        for one in (prices.provenances[at] for at in used.tolist())
-        for spot in (one.spot_status,)
-    ]
-    return _attributed(prices, rows, made, inverse)
+
+    def marked(one: Provenance) -> Provenance:
+        spot = one.spot_status and one.spot_status + how
+        return replace(one, status=one.status + how, spot_status=spot)
+
+    return _attributed(prices, rows, marked)
 
 
-def _attributed(prices: Offers, rows: Ints, made: Sequence[Provenance], which: Ints) -> Offers:
+def _attributed(prices: Offers, rows: Ints, made: Callable[[Provenance], Provenance]) -> Offers:
+    """Return the prices, some rows from what is made of their source."""
+    used, which = np.unique(prices.provenance_index[rows], return_inverse=True)
     index = prices.provenance_index.copy()
     index[rows] = len(prices.provenances) + which
-    return replace(prices, provenance_index=index, provenances=(*prices.provenances, *made))
+    added = (made(prices.provenances[at]) for at in used.tolist())
+    return replace(prices, provenance_index=index, provenances=(*prices.provenances, *added))
 
 
 def _add_service(rule: Row, offers: Snapshot) -> Snapshot:
@@ -387,24 +376,21 @@ def _machine(rule: Row, accelerator: Accelerator | None) -> TypeColumns:
     )
 
 
-def _with_rows(prices: Offers, types: Ints, region: str, provenance: Provenance) -> Offers:
-    """Append a row without a price for each type, in a region that may be new."""
+def _with_row(prices: Offers, rule: Row, type_index: int, region: str, **known: float) -> Offers:
+    """Append what a rule sells of a type, in a region that may be new."""
     at = np.flatnonzero(prices.regions == region)
     regions = prices.regions if len(at) else np.append(prices.regions, region)
-    place = int(at[0]) if len(at) else len(prices.regions)
-    rows = Offers.filled(
-        len(types),
-        type_index=types,
-        region_index=place,
+    terms = {"max_instances": np.inf, "shortest_bill_h": SHORTEST_BILL_H, "bill_step_h": 0.0}
+    row = Offers.filled(
+        1,
+        type_index=type_index,
+        region_index=int(at[0]) if len(at) else len(prices.regions),
         regions=regions,
-        max_instances=np.inf,
-        shortest_bill_h=SHORTEST_BILL_H,
-        bill_step_h=0.0,
         provenance_index=len(prices.provenances),
-        provenances=prices.provenances,
+        provenances=(*prices.provenances, _own(rule)),
+        **terms | known,
     )
-    widened = replace(prices, regions=regions, provenances=(*prices.provenances, provenance))
-    return widened.join(rows)
+    return replace(prices, regions=regions, provenances=row.provenances).join(row)
 
 
 _RULES: Final[Mapping[str, Callable[[Row, Snapshot], Snapshot]]] = {

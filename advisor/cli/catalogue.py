@@ -198,13 +198,12 @@ class CatalogueDiff(Printed):
     # fmt: on
 
     def __call__(self) -> None:
-        from advisor.answer import to_record
         from advisor.catalogue import Catalogue, difference, named_folder
 
         folders = [named_folder(name) for name in (self.old, self.new)]
         before, after = (Catalogue.load(folder, with_overrides=False) for folder in folders)
         compared = {"schema_version": 1, "old": str(folders[0]), "new": str(folders[1])}
-        record = compared | to_record(difference(before, after))
+        record = compared | difference(before, after)
         _print(record, "difference", as_json=self.as_json, top=self.top)
 
 

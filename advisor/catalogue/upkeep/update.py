@@ -15,7 +15,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, ClassVar, Final, Literal
@@ -56,16 +56,6 @@ MAX_FILES: Final = 50_000
 _BLOCK: Final = 1 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Member:
-    """A file of an archive; ``is_plain`` is false for links, devices and the like."""
-
-    name: str
-    is_folder: bool
-    is_plain: bool
-    content: IO[bytes] | None
-
-
 def unpack(archive: Path, folder: Path) -> None:
     """Unpack all files of an archive into a folder.
 
@@ -74,16 +64,16 @@ def unpack(archive: Path, folder: Path) -> None:
     """
     size = 0
     try:
-        for number, member in enumerate(_members(archive), start=1):
+        for number, (name, is_folder, content) in enumerate(_members(archive), start=1):
             if number > MAX_FILES:
                 raise _refused(archive, f"holds more than {MAX_FILES:,} files")
-            target = folder.joinpath(*_safe_parts(archive, member.name))
-            if member.is_folder:
+            target = folder.joinpath(*_safe_parts(archive, name))
+            if is_folder:
                 continue
-            if not member.is_plain or member.content is None:
-                raise _refused(archive, f"holds {member.name!r}, which is not a plain file")
+            if content is None:
+                raise _refused(archive, f"holds {name!r}, which is not a plain file")
             target.parent.mkdir(parents=True, exist_ok=True)
-            with member.content as source, target.open("wb") as file:
+            with content as source, target.open("wb") as file:
                 while block := source.read(_BLOCK):
                     size += len(block)
                     if size > MAX_BYTES:
@@ -98,27 +88,18 @@ def is_archive(path: Path) -> bool:
     return path.is_file() and (zipfile.is_zipfile(path) or tarfile.is_tarfile(path))
 
 
-def _members(archive: Path) -> Iterator[_Member]:
+def _members(archive: Path) -> Iterator[tuple[str, bool, IO[bytes] | None]]:
+    """Go through the names: whether it is a folder's, and the bytes of what is a plain file."""
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as opened:
             for entry in opened.infolist():
-                mode = entry.external_attr >> 16
-                is_plain = not stat.S_IFMT(mode) or stat.S_ISREG(mode)
-                is_folder = entry.is_dir()
-                content = opened.open(entry) if is_plain and not is_folder else None
-                yield _Member(
-                    name=entry.filename, is_folder=is_folder, is_plain=is_plain, content=content
-                )
+                is_plain = stat.S_IFMT(entry.external_attr >> 16) in (0, stat.S_IFREG)
+                is_file = is_plain and not entry.is_dir()
+                yield entry.filename, entry.is_dir(), opened.open(entry) if is_file else None
         return
     with tarfile.open(archive) as packed:
-        for member in packed:
-            content = packed.extractfile(member) if member.isreg() else None
-            yield _Member(
-                name=member.name,
-                is_folder=member.isdir(),
-                is_plain=member.isreg(),
-                content=content,
-            )
+        for one in packed:
+            yield one.name, one.isdir(), packed.extractfile(one) if one.isreg() else None
 
 
 def _safe_parts(archive: Path, name: str) -> tuple[str, ...]:
@@ -306,7 +287,10 @@ def update_catalogue(sources: Sequence[Source], options: Options) -> Report:
         raw = RawStore(cache_folder() / "raw")
         with ThreadPoolExecutor(max_workers=_DOWNLOADS) as pool:
             fetched = list(pool.map(lambda source: _fetched(source, raw, options), sources))
-        outcomes = [_checked(*one, before, catalogue, options) for one in fetched]
+        outcomes = [
+            _checked(source.name, one, before, catalogue, options)
+            for source, one in zip(sources, fetched, strict=True)
+        ]
         good = [one for one in outcomes if one.status == "updated"]
         if not good:
             return Report(outcomes=tuple(outcomes), folder=None, message="nothing was updated")
@@ -316,15 +300,15 @@ def update_catalogue(sources: Sequence[Source], options: Options) -> Report:
         return _switched(base, rows, tuple(outcomes))
 
 
-_Fetched = tuple[str, Adapter | None, tuple[RawFile, ...], Outcome | None]
+_Fetched = tuple[Adapter, tuple[RawFile, ...]]
 
 
-def _fetched(source: Source, raw: RawStore, options: Options) -> _Fetched:
+def _fetched(source: Source, raw: RawStore, options: Options) -> _Fetched | Outcome:
     """Make the adapter and get its files; a failure becomes its outcome."""
     try:
         adapter = source.make()
         if options.files is not None:
-            return source.name, adapter, tuple(options.files.get(source.name, ())), None
+            return adapter, tuple(options.files.get(source.name, ()))
         session = HttpSession(
             source=source.name,
             store=raw,
@@ -332,22 +316,17 @@ def _fetched(source: Source, raw: RawStore, options: Options) -> _Fetched:
             mirror=options.mirror,
             on_progress=options.on_progress,
         )
-        return source.name, adapter, tuple(adapter.fetch(session)), None
+        return adapter, tuple(adapter.fetch(session))
     except Exception as error:
-        return source.name, None, (), _failed(source.name, error)
+        return _failed(source.name, error)
 
 
 def _checked(
-    name: str,
-    adapter: Adapter | None,
-    files: tuple[RawFile, ...],
-    failure: Outcome | None,
-    before: Listed,
-    catalogue: Catalogue,
-    options: Options,
+    name: str, fetched: _Fetched | Outcome, before: Listed, catalogue: Catalogue, options: Options
 ) -> Outcome:
-    if failure is not None or adapter is None:
-        return failure or _failed(name, CatalogueError("there is no adapter"))
+    if isinstance(fetched, Outcome):
+        return fetched
+    adapter, files = fetched
     outdated = (adapter.source, *adapter.replaces)
     context = Context(
         before=before,
@@ -445,74 +424,48 @@ def _switched(base: Path, rows: Listed, outcomes: tuple[Outcome, ...]) -> Report
 _KEYS: Final = ("provider", "instance_type", "region", "pricing")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProviderDifference:
-    """Counts of one provider; prices of all ways to pay together."""
+def difference(old: Catalogue, new: Catalogue) -> dict[str, Any]:
+    """Compare two catalogues by provider, instance type and region.
 
-    provider: str
-    types_added: int
-    types_removed: int
-    prices_added: int
-    prices_removed: int
-    prices_changed: int
-    median_change_fraction: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """Providers that differ, by name, and changed prices, the largest change first.
-
-    A changed price is its ``_KEYS`` with the old and the new one and ``change_fraction``, which is
-    new / old - 1.
+    Returns
+    -------
+    dict
+        ``providers`` that differ, by name, with counts of types and of prices of all ways to pay;
+        ``changes``: changed prices, the largest change first: ``_KEYS``, the old price, the new
+        one, and ``change_fraction``, which is new / old - 1.
     """
-
-    providers: tuple[ProviderDifference, ...]
-    changes: tuple[dict[str, Any], ...]
-
-
-def difference(old: Catalogue, new: Catalogue) -> Difference:
-    """Compare two catalogues by provider, instance type and region."""
     import pandas as pd
 
     both = pd.concat([_prices(old), _prices(new)], axis=1, keys=["old", "new"])
     is_old, is_new = both["old"].notna(), both["new"].notna()
-    changed = both[is_old & is_new & (both["old"] != both["new"])]
-    fraction = changed["new"] / changed["old"] - 1
-    changes = [
-        dict(zip(_KEYS, key, strict=True))
-        | {
-            "old_usd_per_h": float(before),
-            "new_usd_per_h": float(after),
-            "change_fraction": float(share),
+    is_changed = is_old & is_new & (both["old"] != both["new"])
+    changed = both[is_changed].set_axis(["old_usd_per_h", "new_usd_per_h"], axis="columns")
+    fraction = changed["new_usd_per_h"] / changed["old_usd_per_h"] - 1
+    rows = changed.assign(change_fraction=fraction, size=-np.log1p(fraction).abs())
+    rows = rows.reset_index().sort_values(["size", *_KEYS]).drop(columns="size")
+    counts = pd.DataFrame(
+        {
+            "prices_added": is_new & ~is_old,
+            "prices_removed": is_old & ~is_new,
+            "prices_changed": is_changed,
         }
-        for key, before, after, share in zip(
-            changed.index.tolist(), changed["old"], changed["new"], fraction, strict=True
-        )
-    ]
-    changes.sort(
-        key=lambda one: (
-            -abs(np.log1p(one["change_fraction"])), *(one[name] for name in _KEYS)
-        )
-    )  # fmt: skip
-    provider = both.index.get_level_values("provider")
+    ).groupby(level="provider")
+    prices, medians = counts.sum(), fraction.groupby(level="provider").median()
     old_types, new_types = _types(old), _types(new)
-    found = []
-    for name in sorted({one for one, _ in old_types | new_types}):
-        own = provider == name
-        shares = fraction[fraction.index.get_level_values("provider") == name]
-        found.append(
-            ProviderDifference(
-                provider=name,
-                types_added=sum(one == name for one, _ in new_types - old_types),
-                types_removed=sum(one == name for one, _ in old_types - new_types),
-                prices_added=int((own & is_new & ~is_old).sum()),
-                prices_removed=int((own & is_old & ~is_new).sum()),
-                prices_changed=len(shares),
-                median_change_fraction=float(shares.median()) if len(shares) else None,
-            )
-        )
-    differing = (one for one in found if any(list(asdict(one).values())[1:]))
-    return Difference(providers=tuple(differing), changes=tuple(changes))
+    added, removed = (
+        Counter(provider for provider, _ in one)
+        for one in (new_types - old_types, old_types - new_types)
+    )
+    providers = [
+        {"provider": name, "types_added": added[name], "types_removed": removed[name]}
+        | {way: int(prices[way].get(name, 0)) for way in prices.columns}
+        | {"median_change_fraction": medians.get(name)}
+        for name in sorted({one for one, _ in old_types | new_types})
+    ]
+    return {
+        "providers": [one for one in providers if any(list(one.values())[1:])],
+        "changes": rows.to_dict("records"),
+    }
 
 
 def _prices(catalogue: Catalogue) -> pd.Series[float]:
