@@ -222,9 +222,7 @@ def test_a_file_that_says_it_is_too_large_is_not_read(session: HttpSession, site
 
 
 def test_silence_ends_with_the_time_limit(tmp_path: Path, site: Site, clock: FakeClock) -> None:
-    session = HttpSession(
-        source="s", store=RawStore(tmp_path), limits=limits, now=clock.now, sleep=clock.sleep
-    )
+    limits = DownloadLimits(tries=2, silence_s=0.2)
     session = HttpSession(
         source="s", store=RawStore(tmp_path), limits=limits, now=clock.now, sleep=clock.sleep
     )
