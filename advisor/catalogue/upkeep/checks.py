@@ -554,7 +554,8 @@ def check(rows: Listed, context: Context) -> Checked:
     A type all of whose prices were dropped stays without one.
     """
     findings: list[Finding] = []
-    for rule in (resolve_accelerators, check_sizes):
+    on_types: tuple[Rule, ...] = resolve_accelerators, check_sizes
+    for rule in on_types:
         rows, found = rule(rows, context)
         findings += found
     types = types_of(rows)

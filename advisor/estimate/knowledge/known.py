@@ -206,7 +206,7 @@ def machine_of(actual: Actual, catalogue: Catalogue) -> int | Device | ClusterGr
     if exact is not None:
         return exact
     try:
-        return catalogue.instance_type(name, provider=actual.provider or None).index
+        return int(catalogue.instance_type(name, provider=actual.provider or None).index)
     except CatalogueError as error:
         device = None if actual.provider else suite_device(name)
         if device is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict
 
 import numpy as np
 
@@ -60,7 +59,7 @@ class StepFacts:
             yield from self._learned(self.device, self.job.work)
         if self.row is not None and self.row.cpu_baseline != 1.0:
             yield Fact(
-                what="processor time that lasts", value=sustained_words(asdict(self.row)),
+                what="processor time that lasts", value=sustained_words(vars(self.row)),
                 source="looked up", note=self.row.cpu_baseline_source,
             )  # fmt: skip
         if self.job.state_bytes:
