@@ -11,12 +11,12 @@ import pytest
 
 from advisor.ask import Constraints
 from advisor.catalogue import Catalogue, parse_gpus
-from advisor.catalogue.network_peers import (
+from advisor.catalogue.networks import (
     KnownNetworks,
     front_end_bytes_per_s,
+    rate_of,
     with_assumed_networks,
 )
-from advisor.catalogue.networks import rate_of
 from advisor.catalogue.rows import ListedOffer
 from advisor.errors import CatalogueError
 from advisor.estimate.predictor import Predictor

@@ -15,10 +15,10 @@ from .catalogue import ordered_offers as ordered_offers
 from .catalogue import type_record as type_record
 from .containers import container_billing as container_billing
 from .containers import container_offers as container_offers
-from .network_peers import AssumedNetwork as AssumedNetwork
-from .network_peers import KnownNetworks as KnownNetworks
-from .network_peers import with_assumed_networks as with_assumed_networks
 from .networks import GBIT_BYTES as GBIT_BYTES
+from .networks import AssumedNetwork as AssumedNetwork
+from .networks import KnownNetworks as KnownNetworks
+from .networks import with_assumed_networks as with_assumed_networks
 from .offer_columns import Offers as Offers
 from .offer_columns import Pricing as Pricing
 from .offer_columns import Row as Row

@@ -214,7 +214,7 @@ class TypeColumns(_Columns):
     intra_latency_s: Floats
     network_latency_s: Floats
     # nobody states the network: ``network_bytes_per_s`` is that of machines rented with the same
-    # accelerators, or of like size (``network_peers``)
+    # accelerators, or of like size (``networks``)
     is_network_assumed: Bools
     network_log_sd: Floats  # spread of the logarithm of an assumed network; 0 where it is known
     is_recorded: bool = False  # one machine: the one that the job was recorded on

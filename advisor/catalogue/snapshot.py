@@ -13,6 +13,7 @@ import io
 import json
 import re
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -178,14 +179,13 @@ def _is_day(text: str) -> bool:
 
 
 def _check_unique(types: TypeColumns) -> None:
-    seen: set[tuple[str, str]] = set()
-    for pair in zip(types.provider.tolist(), types.name.tolist(), strict=True):
-        if pair in seen:
+    pairs = Counter(zip(types.provider.tolist(), types.name.tolist(), strict=True))
+    for (provider, name), count in pairs.most_common(1):
+        if count > 1:
             raise CatalogueError(
-                f"types.csv.gz holds {pair[1]!r} of {pair[0]} twice",
+                f"types.csv.gz holds {name!r} of {provider} twice",
                 hint="keep one row, and one spelling of its name",
             )
-        seen.add(pair)
 
 
 def _prices(
@@ -269,12 +269,13 @@ def named_folder(name: str) -> Path:
 
     Raises CatalogueError if it is no folder.
     """
-    if name == "bundled":
-        return bundled_folder()
-    if name == "current":
-        return current_folder()
-    if name == "previous":
-        return previous_folder(current_folder())
+    usual = {
+        "bundled": bundled_folder,
+        "current": current_folder,
+        "previous": lambda: previous_folder(current_folder()),
+    }
+    if name in usual:
+        return usual[name]()
     if not Path(name).is_dir():
         raise CatalogueError(
             f"no snapshot {name!r}", hint="write bundled, current, previous, or a folder"

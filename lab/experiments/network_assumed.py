@@ -17,7 +17,7 @@ import numpy as np
 
 from advisor.catalogue import Catalogue, files
 from advisor.catalogue.accelerators import Accelerator
-from advisor.catalogue.network_peers import (
+from advisor.catalogue.networks import (
     LOW_QUANTILE,
     front_end_bytes_per_s,
     size_class,

@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.catalogue.network_peers import KnownNetworks
+from advisor.catalogue.networks import KnownNetworks
 from advisor.catalogue.offer_columns import TypeColumns
 from advisor.estimate.case import SPACE, MeasuredLayout
 from advisor.estimate.knowledge.layout_model import Asked, LayoutModel
