@@ -164,12 +164,12 @@ def test_the_rest_works_without_the_files_of_another_licence(
             (tmp_path / path.name).write_bytes(path.read_bytes())
     from advisor.catalogue.snapshot import read_snapshot
 
-    snapshot = read_snapshot(tmp_path, tmp_path)
+    snapshot = read_snapshot(tmp_path, tmp_path, Catalogue)
     assert len(snapshot.types) > 3_000
     assert np.isnan(snapshot.types.intra_node_bytes_per_s).all()
     assert set(snapshot.types.provider.tolist()) == {"aws", "azure", "gcp"}
     # Types whose cores only that file counts are not ranked; the rest is.
-    predictor = Predictor(catalogue=Catalogue(snapshot))
+    predictor = Predictor(catalogue=snapshot)
     unknown = np.isnan(snapshot.types.vcpus) & (snapshot.types.accelerator == "")
     assert unknown.any()
     assert (predictor.fleet.device[unknown] == -1).all()

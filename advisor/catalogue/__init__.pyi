@@ -7,7 +7,6 @@ from .accounts import rented_at_once as rented_at_once
 from .catalogue import OFFER_FIELDS as OFFER_FIELDS
 from .catalogue import OLD_DAYS as OLD_DAYS
 from .catalogue import Catalogue as Catalogue
-from .catalogue import first_offers as first_offers
 from .catalogue import flat_record as flat_record
 from .catalogue import info_record as info_record
 from .catalogue import list_record as list_record

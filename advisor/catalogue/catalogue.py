@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections import Counter
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -13,7 +14,6 @@ import numpy as np
 
 from advisor.catalogue import files, snapshot
 from advisor.catalogue import select as selection
-from advisor.catalogue.accelerators import Accelerator
 from advisor.catalogue.networks import GBIT_BYTES
 from advisor.catalogue.offer_columns import (
     OWN_LISTING,
@@ -40,16 +40,11 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-class Catalogue:
-    """All instance types and prices of one snapshot."""
+_KEPT: Final = 4  # selections; each of all offers takes ten megabytes
 
-    def __init__(self, read: Snapshot) -> None:
-        self.types: TypeColumns = read.types
-        self.prices: Offers = read.prices
-        self.accelerators: Mapping[str, Accelerator] = read.accelerators
-        self.path: Path = read.folders[0]
-        self._aliases = read.aliases
-        self._folders = read.folders
+
+class Catalogue(Snapshot):
+    """All instance types and prices of one snapshot."""
 
     @classmethod
     def load(
@@ -76,7 +71,7 @@ class Catalogue:
         """
         try:
             folder = snapshot.current_folder() if path is None else Path(path)
-            read = read_snapshot(folder, snapshot.bundled_folder())
+            read = read_snapshot(folder, snapshot.bundled_folder(), cls)
         except CatalogueError as error:
             if path is not None or snapshot.updated_folder() is None:
                 raise
@@ -89,13 +84,18 @@ class Catalogue:
             from advisor.catalogue.overrides import apply_rules, read_rules
 
             read = apply_rules(read_rules(rules), read)
-        return cls(read)
+        return read
 
     def __repr__(self) -> str:
         return (
             f"<Catalogue: {len(self.types):,} instance types, {len(self.prices):,} priced "
             f"(type, region) pairs as of {self.as_of}>"
         )
+
+    @property
+    def path(self) -> Path:
+        """The snapshot's folder."""
+        return self.folders[0]
 
     @property
     def as_of(self) -> str:
@@ -125,14 +125,25 @@ class Catalogue:
         Raises UsageError if the filter names an accelerator or a provider that does not exist.
         """
         wanted = wanted or OfferFilter()
-        return selection.select(wanted, self.admitted_types(wanted), self.prices)
+        key = f"{wanted!r} on {datetime.now(UTC).date()}"  # prices age
+        if key not in self._selected:
+            if len(self._selected) == _KEPT:
+                self._selected.clear()
+            chosen = self.admitted_types(wanted)
+            self._selected[key] = selection.select(wanted, chosen, self.prices)
+        return self._selected[key]
+
+    @cached_property
+    def _selected(self) -> dict[str, Offers]:
+        """What was selected last: an answer asks for the same offers several times."""
+        return {}
 
     def admitted_types(self, wanted: OfferFilter) -> Bools:
         """Return which types satisfy the filter, priced or not.
 
         Raises UsageError if the filter names an accelerator or a provider that does not exist.
         """
-        return selection.matching_types(wanted, self.types, self.accelerators, self._aliases)
+        return selection.matching_types(wanted, self.types, self.accelerators, self.aliases)
 
     def instance_type(
         self, name: str, provider: str | None = None, *, suggest: bool = True
@@ -178,14 +189,14 @@ class Catalogue:
 
         Raises UsageError if nothing has this name.
         """
-        return selection.resolve(name, self.accelerators, self._aliases)
+        return selection.resolve(name, self.accelerators, self.aliases)
 
     def canonical_gpu(self, name: str) -> str:
         """Return the one accelerator a provider or a driver means by this name.
 
         Raises UsageError if nothing has this name, or only a family of several.
         """
-        return selection.canonical(name, self.accelerators, self._aliases)
+        return selection.canonical(name, self.accelerators, self.aliases)
 
     @cached_property
     def links(self) -> tuple[dict[str, Any], ...]:
@@ -195,7 +206,7 @@ class Catalogue:
         between devices are over all pairs, and with ``has_peer_access`` do not go through host
         memory.
         """
-        path = find(self._folders, files.LINKS_FILE)
+        path = find(self.folders, files.LINKS_FILE)
         rows = read_facts(path, files.LINKS) if path else ()
         peers = {"yes": True, "no": False}
         return tuple(row | {"has_peer_access": peers.get(row.pop("p2p"))} for row in rows)
@@ -203,7 +214,7 @@ class Catalogue:
     @cached_property
     def other_prices(self) -> tuple[Row, ...]:
         """What is billed besides instances: storage and outgoing traffic."""
-        return read_records(find(self._folders, files.OTHER_PRICES_FILE), files.OTHER_PRICES)
+        return read_records(find(self.folders, files.OTHER_PRICES_FILE), files.OTHER_PRICES)
 
     def to_frame(self) -> DataFrame:
         """Return one row a (type, region) with the type's columns beside the prices."""
@@ -247,11 +258,6 @@ def ordered_offers(
     if sort == "price":
         return offers
     return offers.take(np.argsort(SORTS[sort](catalogue, offers), kind="stable"))
-
-
-def first_offers(offers: Offers, count: int) -> Offers:
-    """Return the first ``count`` offers."""
-    return offers.take(np.arange(min(count, len(offers))))
 
 
 def _age(_: Catalogue, offers: Offers) -> Floats:

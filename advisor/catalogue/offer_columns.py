@@ -129,7 +129,7 @@ class _Columns:
             if isinstance(value, np.ndarray) and name not in self._LOOKED_UP
         }
 
-    def take(self, rows: Ints | Bools, **others: NDArray[Any]) -> Self:
+    def take(self, rows: Ints | Bools | slice, **others: NDArray[Any]) -> Self:
         """Return the chosen rows, with other columns in place of these where they are given."""
         columns = self.by_name().items()
         mine = {name: column[rows] for name, column in columns if name not in others}

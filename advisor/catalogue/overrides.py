@@ -29,7 +29,7 @@ from advisor.catalogue.offer_columns import (
     column_of,
 )
 from advisor.catalogue.select import canonical
-from advisor.catalogue.snapshot import Snapshot
+from advisor.catalogue.snapshot import Kind, Snapshot
 from advisor.catalogue.tables import Column, read_facts, text
 from advisor.errors import AdvisorError, CatalogueError
 from advisor.planners.core import GIB
@@ -140,7 +140,7 @@ def _check(rule: Row) -> None:
 OWN_REGION: Final = "on-premises"
 
 
-def apply_rules(rules: Sequence[Row], to: Snapshot) -> Snapshot:
+def apply_rules(rules: Sequence[Row], to: Kind) -> Kind:
     """Return a snapshot with the rules laid over it, in their order.
 
     Those on regions come last, for they hold for all others. Raises CatalogueError if a rule
@@ -153,7 +153,7 @@ def apply_rules(rules: Sequence[Row], to: Snapshot) -> Snapshot:
     return _keep_regions(regions, to) if regions else to
 
 
-def _add_machine(rule: Row, offers: Snapshot) -> Snapshot:
+def _add_machine(rule: Row, offers: Kind) -> Kind:
     types = offers.types
     if ((types.provider == rule.provider) & (types.name == rule.instance_type)).any():
         what = f"{rule.provider} has a type {rule.instance_type!r} already"
@@ -217,7 +217,7 @@ def _globbed(names: Texts, glob: str) -> Bools:
     return np.array([fnmatch.fnmatchcase(name, glob) for name in names.tolist()], dtype=bool)
 
 
-def _set_price(rule: Row, offers: Snapshot) -> Snapshot:
+def _set_price(rule: Row, offers: Kind) -> Kind:
     """Set a price; one type in one new region gets a row of its own."""
     prices = offers.prices
     pricing: Pricing = next((way for way in PRICINGS if way == rule.pricing), "on-demand")
@@ -238,7 +238,7 @@ def _set_price(rule: Row, offers: Snapshot) -> Snapshot:
     return replace(offers, prices=prices.with_prices(rows, {pricing: rule.value}))
 
 
-def _reserve(rule: Row, offers: Snapshot) -> Snapshot:
+def _reserve(rule: Row, offers: Kind) -> Kind:
     """Add machines that are held for the user, beside those that anybody can rent."""
     types = np.flatnonzero(_of_types(rule, offers.types))
     if len(types) != 1:
@@ -253,7 +253,7 @@ def _reserve(rule: Row, offers: Snapshot) -> Snapshot:
     return replace(offers, prices=prices)
 
 
-def _scale(rule: Row, offers: Snapshot) -> Snapshot:
+def _scale(rule: Row, offers: Kind) -> Kind:
     rows = _chosen(rule, offers)
     return replace(offers, prices=_scaled(rule, _derived(rule, offers.prices, rows), rows))
 
@@ -285,7 +285,7 @@ def _attributed(prices: Offers, rows: Ints, made: Callable[[Provenance], Provena
     return replace(prices, provenance_index=index, provenances=(*prices.provenances, *added))
 
 
-def _add_service(rule: Row, offers: Snapshot) -> Snapshot:
+def _add_service(rule: Row, offers: Kind) -> Kind:
     """Copy the chosen offers and their types as the service's, at its multiple of the price."""
     types, prices = offers.types, offers.prices
     if rule.service in types.provider.tolist():
@@ -304,7 +304,7 @@ def _add_service(rule: Row, offers: Snapshot) -> Snapshot:
     return replace(offers, types=types.join(copied), prices=joined)
 
 
-def _set_network(rule: Row, offers: Snapshot) -> Snapshot:
+def _set_network(rule: Row, offers: Kind) -> Kind:
     """Set the network of types; where the rule names no transport, theirs is plain Ethernet."""
     types = offers.types
     rows = _of_types(rule, types)
@@ -326,7 +326,7 @@ def _set_network(rule: Row, offers: Snapshot) -> Snapshot:
     return replace(offers, types=changed)
 
 
-def _limit(rule: Row, offers: Snapshot) -> Snapshot:
+def _limit(rule: Row, offers: Kind) -> Kind:
     """Lower the number of instances; a quota of vCPUs or GPUs is rounded down to whole ones."""
     rows = _chosen(rule, offers)
     types, prices = offers.types, offers.prices
@@ -340,7 +340,7 @@ def _limit(rule: Row, offers: Snapshot) -> Snapshot:
     return replace(offers, prices=replace(prices, max_instances=most))
 
 
-def _keep_regions(rules: Sequence[Row], offers: Snapshot) -> Snapshot:
+def _keep_regions(rules: Sequence[Row], offers: Kind) -> Kind:
     """Keep of each provider that has such rules only what one of them allows."""
     prices = offers.prices
     owner = offers.types.provider[prices.type_index]
@@ -393,7 +393,7 @@ def _with_row(prices: Offers, rule: Row, type_index: int, region: str, **known: 
     return replace(prices, regions=regions, provenances=row.provenances).join(row)
 
 
-_RULES: Final[Mapping[str, Callable[[Row, Snapshot], Snapshot]]] = {
+_RULES: Final[Mapping[str, Callable[[Row, Any], Any]]] = {
     "machine": _add_machine,
     "price": _set_price,
     "reserved": _reserve,

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -92,7 +92,7 @@ def _save(copy: Path, matrix: Floats) -> None:
             old.unlink()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Snapshot:
     """What one folder holds; ``folders`` are where further files of it are looked for."""
 
@@ -103,7 +103,10 @@ class Snapshot:
     aliases: Mapping[str, str]
 
 
-def read_snapshot(folder: Path, bundled: Path) -> Snapshot:
+Kind = TypeVar("Kind", bound=Snapshot)
+
+
+def read_snapshot(folder: Path, bundled: Path, kind: type[Kind]) -> Kind:
     """Read the tables of ``folder``; those it lacks come from ``bundled``.
 
     Raises CatalogueError if a file is missing, damaged or breaks a rule: the error names file, row
@@ -128,7 +131,7 @@ def read_snapshot(folder: Path, bundled: Path) -> Snapshot:
     )
     _check_unique(types)
     prices = _prices(folder, parts, types, [len(table["provider"]) for table in tables])
-    return Snapshot(
+    return kind(
         folders=folders,
         types=types,
         prices=prices,
@@ -269,7 +272,7 @@ def named_folder(name: str) -> Path:
 
     Raises CatalogueError if it is no folder.
     """
-    usual = {
+    usual: dict[str, Callable[[], Path]] = {
         "bundled": bundled_folder,
         "current": current_folder,
         "previous": lambda: previous_folder(current_folder()),

@@ -88,7 +88,6 @@ class CatalogueList(Printed):
         from advisor.catalogue import (
             Catalogue,
             OfferFilter,
-            first_offers,
             list_record,
             ordered_offers,
             parse_gpus,
@@ -114,7 +113,7 @@ class CatalogueList(Printed):
         found = ordered_offers(catalogue, offers, self.sort.value, cheapest=self.cheapest)
         form = Form.json if self.as_json else self.form
         limit = self.top if self.top is not None else (20 if form is Form.table else len(found))
-        record = list_record(catalogue, first_offers(found, limit), len(found))
+        record = list_record(catalogue, found.take(slice(limit)), len(found))
         _warn_of_age(catalogue)
         if form is Form.csv:
             _write_csv(record["offers"])

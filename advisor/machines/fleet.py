@@ -168,32 +168,27 @@ def over_assumed_network(machines: TypeColumns, network: AssumedNetwork) -> Type
 
 def one_type(
     device: Device, *, per_node: int, intra_bytes_per_s: float, has_own_links: bool,
-    network_bytes_per_s: float, is_rdma: bool, vcpus: float, core_speed: float | None,
-    memory_bytes: float, domain_machines: int = 1,
+    is_rdma: bool, core_speed: float | None, **known: Any,
 ) -> TypeColumns:  # fmt: skip
     """Return machines of one type, ``per_node`` devices in each; see ``TypeColumns``.
 
-    ``has_own_links``: the devices' links do not pass through the host.
+    ``has_own_links``: the devices' links do not pass through the host; ``known``: the network,
+    and the columns of the host.
     """
+    usual: dict[str, Any] = {
+        "domain_machines": 1, "cpu_baseline": 1.0, "cpu_launch_h": 0.0, "network_log_sd": 0.0,
+        "is_supported": True, "is_accelerated": device.kind != "cpu",
+    }  # fmt: skip
     return TypeColumns.filled(
         1,
         devices=Devices((device,)),
-        device=0,
         per_node=per_node,
-        domain_machines=domain_machines,
-        is_accelerated=device.kind != "cpu",
-        is_supported=True,
         intra_bytes_per_s=intra_bytes_per_s if per_node > 1 else np.inf,
         intra_latency_s=LATENCY_S["nvlink" if has_own_links else "host"],
-        network_bytes_per_s=network_bytes_per_s,
         network_latency_s=LATENCY_S["rdma" if is_rdma else "ethernet"],
         is_rdma=is_rdma,
-        vcpus=vcpus,
         core_speed=np.nan if core_speed is None else core_speed,
-        memory_bytes=memory_bytes,
-        cpu_baseline=1.0,
-        cpu_launch_h=0.0,
-        network_log_sd=0.0,
+        **usual | known,
     )
 
 

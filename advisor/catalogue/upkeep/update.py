@@ -37,7 +37,7 @@ from advisor.catalogue.rows import (
     with_types,
     write_rows,
 )
-from advisor.catalogue.snapshot import cache_folder, read_snapshot
+from advisor.catalogue.snapshot import cache_folder
 from advisor.catalogue.upkeep import checks
 from advisor.catalogue.upkeep.checks import Context, Finding, replaced_by
 from advisor.catalogue.upkeep.download import DownloadLimits, HttpSession, Progress, RawStore
@@ -409,7 +409,7 @@ def _switched(base: Path, rows: Listed, outcomes: tuple[Outcome, ...]) -> Report
     def write(folder: Path) -> None:
         write_rows(folder, rows)
         snapshot.write_manifest(folder, manifest)
-        read_snapshot(folder, snapshot.bundled_folder())
+        Catalogue.load(folder, with_overrides=False)
 
     folder = snapshot.add(write, made_at, unlike=base)
     if folder is None:
