@@ -22,10 +22,11 @@ from .offer_columns import Offers as Offers
 from .offer_columns import Pricing as Pricing
 from .offer_columns import Row as Row
 from .offer_columns import TypeColumns as TypeColumns
-from .providers.sources import ListedOffer as ListedOffer
-from .providers.sources import provenance as provenance
-from .providers.sources import read_content as read_content
+from .providers.base import price as price
+from .providers.base import provenance as provenance
+from .providers.base import read_content as read_content
 from .providers.sources import sources as sources
+from .rows import ListedOffer as ListedOffer
 from .select import GpuFilter as GpuFilter
 from .select import OfferFilter as OfferFilter
 from .select import gpus_text as gpus_text
@@ -35,7 +36,7 @@ from .snapshot import named_folder as named_folder
 from .snapshot import roll_back as roll_back
 from .upkeep.download import DownloadLimits as DownloadLimits
 from .upkeep.download import Progress as Progress
+from .upkeep.given import given_files as given_files
 from .upkeep.update import Options as Options
 from .upkeep.update import difference as difference
-from .upkeep.update import given_files as given_files
 from .upkeep.update import update_catalogue as update_catalogue
