@@ -27,9 +27,10 @@ from advisor.catalogue.providers.skypilot import SkyPilot
 from advisor.catalogue.providers.sources import Source, sources
 from advisor.catalogue.rows import Listed, read_rows, write_rows
 from advisor.catalogue.snapshot import cache_folder
+from advisor.catalogue.upkeep.difference import difference
 from advisor.catalogue.upkeep.download import DownloadLimits
 from advisor.catalogue.upkeep.given import given_files
-from advisor.catalogue.upkeep.update import Options, Report, difference, update_catalogue
+from advisor.catalogue.upkeep.update import Options, Report, update_catalogue
 from advisor.cli.catalogue import app
 from advisor.errors import CatalogueError, UsageError
 

@@ -34,9 +34,9 @@ from .select import named as named
 from .select import parse_gpus as parse_gpus
 from .snapshot import named_folder as named_folder
 from .snapshot import roll_back as roll_back
+from .upkeep.difference import difference as difference
 from .upkeep.download import DownloadLimits as DownloadLimits
 from .upkeep.download import Progress as Progress
 from .upkeep.given import given_files as given_files
 from .upkeep.update import Options as Options
-from .upkeep.update import difference as difference
 from .upkeep.update import update_catalogue as update_catalogue

@@ -338,9 +338,6 @@ def _less_driver(total_gib: float) -> float:
     return round(total_gib - max(DRIVER_GIB, DRIVER_FRACTION * total_gib), 2)
 
 
-# Read the table.
-
-
 @cache
 def shipped() -> Mapping[str, Accelerator]:
     """Return every accelerator that the program knows, those that nobody sells among them.

@@ -1,4 +1,8 @@
-"""The catalogue in use: types, prices, accelerators, and how to ask it."""
+"""The catalogue in use: types, prices, accelerators, how to ask it, and its answers as records.
+
+Records are what JSON, CSV and tables are made of. Units stand in their names; None is unknown.
+Fields may be added, never renamed, within a schema version.
+"""
 
 from __future__ import annotations
 
@@ -242,9 +246,6 @@ def _rules_file(named: Path | str | None) -> Path | None:
     return usual if usual.is_file() else None
 
 
-# Put offers into another order than cheapest first, and cut them.
-
-
 _Key = Callable[[Catalogue, Offers], Floats | Texts]
 
 
@@ -290,12 +291,6 @@ SORTS: Final[Mapping[str, _Key]] = {
     "memory": _of_type(lambda types: -types.memory_bytes),
     "age": _age,
 }
-
-
-# The catalogue's answers as plain records: what JSON, CSV and tables are made of.
-#
-# Units stand in the names; None is unknown. Fields may be added, never renamed, within a schema
-# version.
 
 
 SCHEMA_VERSION: Final = 1

@@ -2,6 +2,8 @@
 
 Columns are read-only NumPy arrays; NaN is "unknown" or "no price". Money is USD per hour, memory
 and rates are bytes.
+
+Of one row None is unknown, and of a source's text ``""``.
 """
 
 from __future__ import annotations
@@ -17,11 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.planners.step import Devices
-
-# The nouns of the catalogue: what is shown of a type, an accelerator and a source.
-#
-# Money is USD per hour, memory and rates are bytes; None is "unknown".
-
 
 Pricing = Literal["on-demand", "spot", "reserved-1y", "reserved-3y"]
 PRICINGS: Final[tuple[Pricing, ...]] = get_args(Pricing)

@@ -1,4 +1,27 @@
-"""Lay the user's rules over a snapshot: negotiated prices, own machines, quotas, regions."""
+"""Lay the user's rules over a snapshot: negotiated prices, own machines, quotas, regions.
+
+Rules are rows of the user's ``overrides.csv``. ``instance_type`` and ``region`` are globs where
+they choose among what exists; empty is all.
+
+========  =============================================  ======================================
+rule      what it does                                   ``value``
+========  =============================================  ======================================
+price     sets a price for a way to pay (``pricing``)    USD per hour of one instance
+factor    multiplies prices: a negotiated discount       e.g. 0.9
+service   adds the same offers under the name            surcharge, e.g. 1.15 for Vertex AI
+          ``service``: a managed training service
+machine   adds machines of one's own                     USD per hour of one machine
+network   sets the network between machines of these   (none): ``network_gbps``, ``rdma``
+          types
+quota     limits how many may be rented at once          a number of ``unit``: instances, vcpus
+                                                         or gpus, in each type and region
+region    allows only these regions of the provider      (none)
+reserved  machines that are reserved: ``count`` of one   USD per hour of one, as far as an hour
+          type in one region                             more costs anything; 0 if it is paid
+block     a capacity block: the same, charged in whole   USD per hour of one
+          blocks of ``hours``
+========  =============================================  ======================================
+"""
 
 from __future__ import annotations
 
@@ -34,30 +57,6 @@ from advisor.catalogue.tables import Column, read_facts, text
 from advisor.errors import AdvisorError, CatalogueError
 from advisor.planners.core import GIB
 from advisor.providers import SHORTEST_BILL_H
-
-# The user's ``overrides.csv``: its rules, read and checked.
-#
-# ``instance_type`` and ``region`` are globs where they choose among what exists; empty is all.
-#
-# ========  =============================================  ======================================
-# rule      what it does                                   ``value``
-# ========  =============================================  ======================================
-# price     sets a price for a way to pay (``pricing``)    USD per hour of one instance
-# factor    multiplies prices: a negotiated discount       e.g. 0.9
-# service   adds the same offers under the name            surcharge, e.g. 1.15 for Vertex AI
-#           ``service``: a managed training service
-# machine   adds machines of one's own                     USD per hour of one machine
-# network   sets the network between machines of these   (none): ``network_gbps``, ``rdma``
-#           types
-# quota     limits how many may be rented at once          a number of ``unit``: instances, vcpus
-#                                                          or gpus, in each type and region
-# region    allows only these regions of the provider      (none)
-# reserved  machines that are reserved: ``count`` of one   USD per hour of one, as far as an hour
-#           type in one region                             more costs anything; 0 if it is paid
-# block     a capacity block: the same, charged in whole   USD per hour of one
-#           blocks of ``hours``
-# ========  =============================================  ======================================
-
 
 _NEEDED: Final = {
     "price": ("instance_type", "value"),

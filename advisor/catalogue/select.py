@@ -1,4 +1,9 @@
-"""Choose offers from the columns: what the user asks for, cheapest first."""
+"""Choose offers from the columns: what the user asks for, cheapest first.
+
+``--gpus`` names accelerators by a name or family, memory and count ranges:
+``NAME[,NAME...][:MEMORY][:COUNT]`` with ranges ``LOW..HIGH``, either end open: ``A100:8``,
+``A100:40GB..80GB:1..8``, ``L4``, ``H100,H200:8``, ``24GB..:1`` (any accelerator).
+"""
 
 from __future__ import annotations
 
@@ -24,12 +29,6 @@ from advisor.catalogue.offer_columns import (
     TypeColumns,
 )
 from advisor.errors import UsageError
-
-# Accelerators as ``--gpus`` names them: a name or family, memory and count ranges.
-#
-# ``NAME[,NAME...][:MEMORY][:COUNT]`` with ranges ``LOW..HIGH``, either end open: ``A100:8``,
-# ``A100:40GB..80GB:1..8``, ``L4``, ``H100,H200:8``, ``24GB..:1`` (any accelerator).
-
 
 _RANGE = re.compile(
     r"(?P<low>\d+(?:\.\d+)?)?(?P<u1>GB|GiB|G)?(?P<dots>\.\.)?(?P<high>\d+(?:\.\d+)?)?(?P<u2>GB|GiB|G)?",
@@ -380,9 +379,6 @@ def _matching_gpus(
             fits &= (memory_gb >= one.min_memory_gb) & (memory_gb <= one.max_memory_gb)
         chosen |= fits
     return chosen
-
-
-# Configurations as users write them.
 
 
 _COUNTED: Final = re.compile(r"(?P<count>\d+)\s*[x×]\s*(?P<name>\S+)")

@@ -3,6 +3,10 @@
 Files under CC BY-SA and parts with another licence may be missing; what they fill stays unknown.
 Tables that a snapshot made by ``update`` does not carry (accelerators, links) come from the
 bundled one.
+
+The snapshot in use is the bundled one, or the newest that ``update`` made. Snapshots are folders
+that are never changed after they were made; a small file names the one in use and is replaced
+atomically, so that a crash at any moment leaves the old one or the new one.
 """
 
 from __future__ import annotations
@@ -36,18 +40,9 @@ from advisor.providers import bills
 __all__ = ["cache_folder", "config_folder"]
 
 
-# Folders of what the catalogue fetched.
-
-
 def cache_folder() -> Path:
     """Return the folder of updated snapshots and downloads: all of it can be fetched again."""
     return atomic.cache_folder() / "catalogue"
-
-
-# A table of numbers that was parsed before is read as an array: ten times as fast.
-#
-# The copy is keyed by the table's bytes and its declaration, so it cannot be stale; it is never
-# required, and whatever goes wrong with it only costs the time to parse again.
 
 
 _KEPT: Final = 8  # files; a snapshot has two or three tables, an update makes new ones
@@ -56,6 +51,10 @@ _SMALL_BYTES: Final = 100_000  # parsed in a few milliseconds anyway
 
 def read_numbers(path: Path, columns: Sequence[Column]) -> dict[str, Floats]:
     """Read a table of numbers, one float array a declared column; a missing one is all NaN.
+
+    A table that was parsed before is read as an array, ten times as fast. The copy is keyed by the
+    table's bytes and its declaration, so it cannot be stale; whatever goes wrong with it only
+    costs the time to parse again.
 
     Raises CatalogueError if the file cannot be read or a cell breaks its column's rule.
     """
@@ -241,12 +240,6 @@ def _check_references(values: Floats, limit: int, name: str, column: str) -> Non
             f"it refers to, which has {limit}",
             hint="the files of this snapshot do not belong together: get all of them again",
         )
-
-
-# The snapshot in use: the bundled one, or the newest that ``update`` made.
-#
-# Snapshots are folders that are never changed after they were made; a small file names the one in
-# use and is replaced atomically, so that a crash at any moment leaves the old one or the new one.
 
 
 KEPT: Final = 3  # snapshots: the one in use, the one before, and one more

@@ -1,4 +1,18 @@
-"""Build the type columns: what providers state, and what others measured to fill the holes."""
+"""Build the type columns: what providers state, and what others measured to fill the holes.
+
+The speed of a vCPU is CoreMark's, run with all vCPUs busy and divided by their number, so that
+hyperthreads and whole cores compare. A hole is filled by the first rule that applies; the errors
+are those of measured types held out (``lab/speed/catalogue_core_speed.py``, 2026-11-21):
+
+1. the median of its family, e.g. ``m5`` of ``m5.large`` (median error 2 %, 90th percentile 8 %)
+2. other benchmarks of the type (6-9 %, 19-25 %), or of its family
+3. the median of the types with its processor (5 %, 46 %: a vCPU may be a core or half of one)
+
+What pages of providers state goes by the names of types: ``processors.csv`` names the processor
+of types of which the collected specifications name none, ``burstable.csv`` says which share of
+each virtual CPU lasts on types that burst, and what happens beyond it. Their rows are globs of
+names; of each file the first that fits counts.
+"""
 
 from __future__ import annotations
 
@@ -19,17 +33,6 @@ from advisor.catalogue.offer_columns import Floats, Ints, SpeedSource, Texts, Ty
 from advisor.catalogue.tables import Column, Values, read
 from advisor.errors import CatalogueError
 from advisor.planners.core import GB, GIB
-
-# Speed of one vCPU: fill the holes between the measured instance types, and say how.
-#
-# CoreMark was run with all vCPUs busy and divided by their number, so hyperthreads and whole cores
-# compare. A hole is filled by the first rule that applies; the errors are those of measured types
-# held out (``lab/speed/catalogue_core_speed.py``, 2026-11-21):
-#
-# 1. the median of its family, e.g. ``m5`` of ``m5.large`` (median error 2 %, 90th percentile 8 %)
-# 2. other benchmarks of the type (6-9 %, 19-25 %), or of its family
-# 3. the median of the types with its processor (5 %, 46 %: a vCPU may be a core or half of one)
-
 
 _NOISE = re.compile(
     r"\(r\)|\(tm\)|intel|amd|arm|xeon|platinum|gold|epyc|cpu|processor|\d+-core|\d+ core"
@@ -193,13 +196,6 @@ def _accelerator_memory(names: Texts, accelerators: Mapping[str, Accelerator]) -
         )
     memory = {name: one.memory_bytes for name, one in accelerators.items()}
     return np.array([memory.get(name, np.nan) for name in listed])
-
-
-# What pages of the providers state of processors, by the names of the types.
-#
-# ``processors.csv`` names the processor of types of which the collected specifications name none.
-# ``burstable.csv`` says which share of each virtual CPU lasts on types that burst, and what
-# happens beyond it. Their rows are globs of names; of each file the first that fits counts.
 
 
 _CREDITS_PER_H: Final = 60.0  # a credit is a virtual CPU for a minute

@@ -1,4 +1,19 @@
-"""A cluster as a user names it: groups of equal machines, with what they cost where known."""
+"""A cluster as a user names it: groups of equal machines, with what they cost where known.
+
+``"2x a2-highgpu-8g + 4x g2-standard-48"`` names instance types of the catalogue;
+``"8xA100-80GB:nvlink@200Gbps,4xL4@25Gbps"`` names accelerators: ``[MACHINES x] GPUS x NAME``,
+the link inside a machine after a colon (``nvlink`` or ``pcie``; the card's own otherwise) and
+its power limit after another (``:500W``, as ``nvidia-smi`` says it), and
+the machine's network after an at sign (otherwise that of machines that are rented with these
+accelerators; from 100 Gbps on, as sold or as measured of such a card, it is taken to bypass the
+kernel, as InfiniBand and EFA do). More than eight GPUs without a number of machines are in as
+many as hold them (``machines_filled``).
+``72xGB200`` is a rack: 18 machines of four whose NVLink
+joins all 72, each with that network. Groups are joined by ``+`` or a comma, and the two forms
+may be mixed. A file (``.json`` or ``.toml``) has a list ``groups`` of tables with
+``instance_type`` and ``count``, or ``gpu``, ``gpus_per_node``, ``nodes``, ``link``,
+``power_limit_w`` and ``network_gbps``.
+"""
 
 from __future__ import annotations
 
@@ -71,23 +86,6 @@ class ClusterGroup:
 
 
 Cluster = tuple[ClusterGroup, ...]  # that trains one job; several groups are a mixed one
-
-
-# Clusters as text and files.
-#
-# ``"2x a2-highgpu-8g + 4x g2-standard-48"`` names instance types of the catalogue;
-# ``"8xA100-80GB:nvlink@200Gbps,4xL4@25Gbps"`` names accelerators: ``[MACHINES x] GPUS x NAME``,
-# the link inside a machine after a colon (``nvlink`` or ``pcie``; the card's own otherwise) and
-# its power limit after another (``:500W``, as ``nvidia-smi`` says it), and
-# the machine's network after an at sign (otherwise that of machines that are rented with these
-# accelerators; from 100 Gbps on, as sold or as measured of such a card, it is taken to bypass the
-# kernel, as InfiniBand and EFA do). More than eight GPUs without a number of machines are in as
-# many as hold them (``machines_filled``).
-# ``72xGB200`` is a rack: 18 machines of four whose NVLink
-# joins all 72, each with that network. Groups are joined by ``+`` or a comma, and the two forms
-# may be mixed. A file (``.json`` or ``.toml``) has a list ``groups`` of tables with
-# ``instance_type`` and ``count``, or ``gpu``, ``gpus_per_node``, ``nodes``, ``link``,
-# ``power_limit_w`` and ``network_gbps``.
 
 
 _HINT: Final = (

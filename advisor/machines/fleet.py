@@ -3,6 +3,22 @@
 A machine without accelerators is one device (all its cores); a machine with accelerators has as
 many devices as it carries. Links are those of the catalogue; where the catalogue has no measured
 link between two accelerators of a machine, the rule is that of ``catalogue.link_between``.
+
+A limit that the script or its environment sets stays where it runs: beyond it a larger machine
+has nothing for the job. Processors that burst last at a baseline:
+
+====  =============================================================================
+here  meaning
+====  =============================================================================
+v, b  virtual CPUs of a machine, and the share of each that lasts (its baseline)
+u     virtual CPUs that the job keeps busy
+L     what a machine may compute beyond its baseline from its launch on [vCPU-hours]
+====  =============================================================================
+
+Where more is sold (AWS "unlimited"), the job runs at full speed, and u - b v vCPU-hours are paid
+an hour. Else it runs at full speed for L / (u - b v) hours, and then at b v / u of it (AWS
+"standard", Azure). Where nothing is given at launch every virtual CPU is held at b from the
+start (Google's shared cores).
 """
 
 from __future__ import annotations
@@ -235,12 +251,6 @@ def _intra_bytes_per_s(catalogue: Catalogue) -> Floats:
     return rate
 
 
-# Machines as a job sees them that is limited to so many threads or cores.
-#
-# A limit that the script or its environment sets stays where it runs: beyond it a larger machine
-# has nothing for the job.
-
-
 def limited_fleet(fleet: TypeColumns, job: Job) -> TypeColumns:
     """Return the machines with no more threads and cores than the job's limits leave it.
 
@@ -287,9 +297,6 @@ def limited_processor(device: Device, threads: float) -> Device:
     )
 
 
-# The machines of the user's own cluster as columns that the estimate understands.
-
-
 def own_fleet(
     group: ClusterGroup, known: TypeColumns, *, per_node: int
 ) -> tuple[TypeColumns, int]:
@@ -329,14 +336,6 @@ def _named_by_accelerator(group: ClusterGroup, per_node: int) -> TypeColumns:
     return machines if network is None else over_assumed_network(machines, network)
 
 
-# Main memory that the processes of a machine's ranks take, beside what is offloaded to it.
-#
-# On accelerators a process holds what the recorded one held beside its tensors, else Python and
-# PyTorch; the kernels and libraries of CUDA; a file of weights while they are loaded; its loaders'
-# own pages. On processors it is as large as the recorded one (of a described one the tensors
-# decide, ``planners.memory``).
-
-
 # A process that has trained on a processor: 302 MiB resident with PyTorch 2.13 on Linux, 212 MiB
 # of it not shared with others (measured 2026-11-28); a loader's own and its part of what it
 # shares: 83 MiB.
@@ -351,7 +350,11 @@ _MOST_LOADED_BYTES: Final = 5e9
 
 
 def host_process_bytes(job: Job, work: Work) -> float:
-    """Return the main memory that the process of one rank on an accelerator takes [bytes]."""
+    """Return the main memory that the process of one rank on an accelerator takes [bytes].
+
+    It holds what the recorded one held beside its tensors, else Python and PyTorch; the kernels
+    and libraries of CUDA; a file of weights while they are loaded; its loaders' own pages.
+    """
     own, libraries, seen = float(_PYTORCH_BYTES), _CUDA_BYTES, job.measured
     if job.peak_rss_bytes:
         tensors = work.parameter_bytes * 2 + work.optimizer_state_bytes
@@ -365,7 +368,11 @@ def host_process_bytes(job: Job, work: Work) -> float:
 
 
 def host_needed_bytes(job: Job, work: Work, fleet: TypeColumns, type_index: Integers) -> Floats:
-    """Return the main memory that the processes of one machine of each type take [bytes]."""
+    """Return the main memory that the processes of one machine of each type take [bytes].
+
+    On processors a process is as large as the recorded one; of a described one the tensors decide
+    (``planners.memory``).
+    """
     each = np.where(
         fleet.is_accelerated[type_index],
         host_process_bytes(job, work),
@@ -384,22 +391,6 @@ def host_room_bytes(job: Job, work: Work, fleet: TypeColumns, row: int) -> float
     """Return what the processes leave of a machine's main memory: for offloading [bytes]."""
     needed = host_needed_bytes(job, work, fleet, np.array([row]))
     return max(float(fleet.memory_bytes[row] - needed[0]), 0.0)
-
-
-# Machines whose processors burst: what lasts of them, and what more costs.
-#
-# ====  =============================================================================
-# here  meaning
-# ====  =============================================================================
-# v, b  virtual CPUs of a machine, and the share of each that lasts (its baseline)
-# u     virtual CPUs that the job keeps busy
-# L     what a machine may compute beyond its baseline from its launch on [vCPU-hours]
-# ====  =============================================================================
-#
-# Where more is sold (AWS "unlimited"), the job runs at full speed, and u - b v vCPU-hours are paid
-# an hour. Else it runs at full speed for L / (u - b v) hours, and then at b v / u of it (AWS
-# "standard", Azure). Where nothing is given at launch every virtual CPU is held at b from the
-# start (Google's shared cores).
 
 
 def busy_vcpus(job: Job, vcpus: Floats) -> Floats:

@@ -1,4 +1,28 @@
-"""Rules about prices: each on its own, and against other regions and ways to pay."""
+"""Check what an adapter read before it is believed; each rule comes from a real case.
+
+===================  ==========================================================================
+rule                 does      seen in
+===================  ==========================================================================
+no-price             drops     Azure's H100 at $0 (skypilot#3615); 2,754 zeros of libcloud's list
+unknown-accelerator  drops     accelerators of a name that nobody describes
+accelerator-memory   corrects  A100 of 40 or 80 GB under one name; "SizeInMiB: 80" of RunPod
+machine-size         drops     memory in MiB or bytes where GiB were meant
+sentinel             drops     TPU v6e at 700.0 whatever the size, where the price is unknown
+host-only            drops     A2 read without its GPUs (skypilot-catalog#31)
+region-outlier       drops     H100 x8 at 0.36-0.49 of other regions: another product's price;
+                     or flags  CPU-only types do differ by that much (Azure's Brazil South East)
+spot-above           drops     spot prices above the on-demand price
+spot-is-on-demand    drops     RunPod: every spot price equals the on-demand price
+dedicated-tenancy    marks     bare metal 6-10 % above the same virtual machine (karpenter)
+uneven-price         flags     L40 x4 dearer than twice L40 x2 (Shadeform)
+every-region         corrects  every type in every region at one price (Lambda, OCI)
+sudden-change        refuses   a type's price changed by more than 30 %; ``--accept``
+fewer-prices         refuses   more than 10 % of the prices are gone; ``--accept-fewer``
+===================  ==========================================================================
+
+Rules about types come first, then those about prices that compare sizes, regions and ways to pay;
+the last two refuse a list that differs too much from the one before.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +38,6 @@ from advisor.catalogue.files import MAX_PRICE_USD_PER_H
 from advisor.catalogue.rows import Listed, ListedOffer, types_of, with_types
 from advisor.errors import AdvisorError
 from advisor.quantities import percent_text
-
-# Findings of the rules, and the context that rules are given.
-
 
 EVERYWHERE: Final = "all-regions"  # the region of a list price that names none
 Severity = Literal["dropped", "corrected", "marked", "flagged", "refused", "accepted"]
@@ -80,9 +101,6 @@ def replaced_by(
 
 Checked = tuple[Listed, list[Finding]]
 Rule = Callable[[Listed, Context], Checked]
-
-
-# Helpers that rules about prices share.
 
 
 COLUMNS: Final = (
@@ -272,9 +290,6 @@ def _without_spot(row: ListedOffer) -> ListedOffer:
     )
 
 
-# Rules about change: a new list that differs too much from the last one is refused.
-
-
 _SUDDEN: Final = 0.30  # P4 and P5 fell by 33-44 % in 2025, and nothing else by more than 10
 _FEWER: Final = 0.10
 _WAYS: Final = ("on_demand_usd_per_h", "spot_usd_per_h")
@@ -321,9 +336,6 @@ def refuse_fewer_prices(rows: Listed, context: Context) -> Checked:
         }
         findings += by_provider("fewer-prices", "refused", found)
     return rows, findings
-
-
-# Rules about prices that compare sizes: one price for all, too little or too much for one.
 
 
 _SENTINEL_SIZES: Final = 3
@@ -429,9 +441,6 @@ def flag_uneven(rows: Listed, context: Context) -> Checked:
     return rows, findings
 
 
-# Rules about types: accelerators and sizes.
-
-
 _MEMORY_TOLERANCE: Final = 0.07  # decimal against binary gigabytes differ by as much
 # GiB of main memory for a vCPU: from 0.23 (small shared machines) to 62 (24 TB for 448 vCPUs,
 # halved by constrained-core sizes) in the bundled table; a unit error is a factor of 1,000.
@@ -516,29 +525,6 @@ def check_sizes(rows: Listed, context: Context) -> Checked:
         return None, _of_type("machine-size", "dropped", row, message)
 
     return _each_type(rows, keep)
-
-
-# Check what an adapter read before it is believed; each rule comes from a real case.
-#
-# ===================  ==========================================================================
-# rule                 does      seen in
-# ===================  ==========================================================================
-# no-price             drops     Azure's H100 at $0 (skypilot#3615); 2,754 zeros of libcloud's list
-# unknown-accelerator  drops     accelerators of a name that nobody describes
-# accelerator-memory   corrects  A100 of 40 or 80 GB under one name; "SizeInMiB: 80" of RunPod
-# machine-size         drops     memory in MiB or bytes where GiB were meant
-# sentinel             drops     TPU v6e at 700.0 whatever the size, where the price is unknown
-# host-only            drops     A2 read without its GPUs (skypilot-catalog#31)
-# region-outlier       drops     H100 x8 at 0.36-0.49 of other regions: another product's price;
-#                      or flags  CPU-only types do differ by that much (Azure's Brazil South East)
-# spot-above           drops     spot prices above the on-demand price
-# spot-is-on-demand    drops     RunPod: every spot price equals the on-demand price
-# dedicated-tenancy    marks     bare metal 6-10 % above the same virtual machine (karpenter)
-# uneven-price         flags     L40 x4 dearer than twice L40 x2 (Shadeform)
-# every-region         corrects  every type in every region at one price (Lambda, OCI)
-# sudden-change        refuses   a type's price changed by more than 30 %; ``--accept``
-# fewer-prices         refuses   more than 10 % of the prices are gone; ``--accept-fewer``
-# ===================  ==========================================================================
 
 
 PRICES_RULES: Final[tuple[Rule, ...]] = (

@@ -27,17 +27,15 @@ from advisor.catalogue.providers.base import RawFile
 from advisor.collectors import atomic, bounded
 from advisor.errors import CatalogueError
 
-# Files as they were downloaded, each with its address, day and checksum.
-#
-# ``raw/<source>/<name>`` beside an ``index.json``. A copy is only used again if its checksum still
-# holds; a file that is being written has another name, so that no half of one is ever found.
-
-
 _INDEX: Final = "index.json"
 
 
 class RawStore:
-    """The folder of downloads."""
+    """The folder of downloads, each with its address, day and checksum.
+
+    ``raw/<source>/<name>`` beside an ``index.json``. A copy is only used again if its checksum
+    still holds; a file that is being written has another name, so that no half of one is found.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
