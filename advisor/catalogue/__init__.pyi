@@ -20,7 +20,7 @@ from .networks import KnownNetworks as KnownNetworks
 from .networks import with_assumed_networks as with_assumed_networks
 from .offer_columns import Offers as Offers
 from .offer_columns import Pricing as Pricing
-from .offer_columns import Row as Row
+from .offer_columns import TableRow as TableRow
 from .offer_columns import TypeColumns as TypeColumns
 from .providers.base import price as price
 from .providers.base import provenance as provenance

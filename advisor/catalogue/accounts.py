@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.catalogue.offer_columns import Offers, Row, TypeColumns
+from advisor.catalogue.offer_columns import Offers, TableRow, TypeColumns
 from advisor.catalogue.snapshot import bundled_folder
 from advisor.catalogue.tables import Column, read_records, text
 from advisor.errors import CatalogueError
@@ -35,7 +35,7 @@ COLUMNS: Final = (
 REQUEST_H: Final = 24.0
 
 
-def limited_types(limit: Row, types: TypeColumns) -> NDArray[np.bool_]:
+def limited_types(limit: TableRow, types: TypeColumns) -> NDArray[np.bool_]:
     """Return which types a limit is of; one of GPUs is of machines that have one."""
     is_named = re.compile(translate(limit.instance_types)).match
     found = types.provider == limit.provider
@@ -46,7 +46,7 @@ def limited_types(limit: Row, types: TypeColumns) -> NDArray[np.bool_]:
     return np.asarray(found, dtype=bool)
 
 
-def account_limits(path: Path | None = None) -> tuple[Row, ...]:
+def account_limits(path: Path | None = None) -> tuple[TableRow, ...]:
     """Return the most of some types that a new account of a provider can rent at once.
 
     They are those that could be checked, as ``COLUMNS`` says, of ``path`` or that ship.
@@ -57,7 +57,7 @@ def account_limits(path: Path | None = None) -> tuple[Row, ...]:
 
 
 @cache
-def _limits(where: Path) -> tuple[Row, ...]:
+def _limits(where: Path) -> tuple[TableRow, ...]:
     rows = read_records(where, COLUMNS)
     unknown = sorted({row.unit for row in rows} - set(UNITS))
     if unknown:

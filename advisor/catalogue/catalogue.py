@@ -25,7 +25,7 @@ from advisor.catalogue.offer_columns import (
     Bools,
     Floats,
     Offers,
-    Row,
+    TableRow,
     Texts,
     TypeColumns,
     column_of,
@@ -151,7 +151,7 @@ class Catalogue(Snapshot):
 
     def instance_type(
         self, name: str, provider: str | None = None, *, suggest: bool = True
-    ) -> Row:
+    ) -> TableRow:
         """Return one type by its name, ``"g5.xlarge"`` or ``"aws:g5.xlarge"``.
 
         ``suggest`` looks for what an unknown name may mean. Raises CatalogueError if there is
@@ -216,7 +216,7 @@ class Catalogue(Snapshot):
         return tuple(row | {"has_peer_access": peers.get(row.pop("p2p"))} for row in rows)
 
     @cached_property
-    def other_prices(self) -> tuple[Row, ...]:
+    def other_prices(self) -> tuple[TableRow, ...]:
         """What is billed besides instances: storage and outgoing traffic."""
         return read_records(find(self.folders, files.OTHER_PRICES_FILE), files.OTHER_PRICES)
 
@@ -360,7 +360,7 @@ def _unchecked(catalogue: Catalogue) -> list[str]:
     return sorted(one.name for one in catalogue.accelerators.values() if not one.is_checked)
 
 
-def type_record(catalogue: Catalogue, shown: Row) -> dict[str, Any]:
+def type_record(catalogue: Catalogue, shown: TableRow) -> dict[str, Any]:
     """Return the answer to ``show``: specification, links, accelerator, prices by region."""
     specification = {name: one for name, one in vars(shown).items() if name != "index"}
     accelerator = catalogue.accelerators.get(shown.accelerator)

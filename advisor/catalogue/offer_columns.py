@@ -80,7 +80,7 @@ class Provenance:
         return PRICE_KINDS.index(self.kind_of(pricing)), listing, -days
 
 
-class Row(SimpleNamespace):
+class TableRow(SimpleNamespace):
     """A row of a table: an attribute a column, in the units of the facts; None is unknown."""
 
 
@@ -229,10 +229,10 @@ class TypeColumns(_Columns):
         """Return the columns of what is said of the types, without those of the device model."""
         return dict(itertools.takewhile(lambda one: one[0] != "device", self.by_name().items()))
 
-    def at(self, index: int) -> Row:
+    def at(self, index: int) -> TableRow:
         """Return what is said of one type, and ``index``, its place among them."""
         cells = ((name, column[index].item()) for name, column in self.stated().items())
-        return Row(index=index, **{name: None if one != one else one for name, one in cells})
+        return TableRow(index=index, **{name: None if one != one else one for name, one in cells})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,7 +46,7 @@ from advisor.catalogue.offer_columns import (
     Offers,
     Pricing,
     Provenance,
-    Row,
+    TableRow,
     Texts,
     TypeColumns,
     column_of,
@@ -94,11 +94,11 @@ COLUMNS: Final = (
 UNITS: Final = ("instances", "vcpus", "gpus")
 
 
-def _fault(rule: Row, column: str, what: str, hint: str) -> CatalogueError:
+def _fault(rule: TableRow, column: str, what: str, hint: str) -> CatalogueError:
     return CatalogueError(f"{rule.place}, column {column!r}: {what}", hint=hint)
 
 
-def read_rules(path: Path) -> tuple[Row, ...]:
+def read_rules(path: Path) -> tuple[TableRow, ...]:
     """Read and check the user's file: ``COLUMNS``, an unknown number is NaN, and two more.
 
     ``place`` names the row in errors and as a source; ``saved_at`` is the day of the file, which
@@ -113,12 +113,12 @@ def read_rules(path: Path) -> tuple[Row, ...]:
     for number, row in enumerate(rows, start=2):
         facts = {name: np.nan if value is None else value for name, value in row.items()}
         place = f"{path.name}, row {number}"
-        rules.append(Row(place=place, saved_at=saved.isoformat(), **facts))
+        rules.append(TableRow(place=place, saved_at=saved.isoformat(), **facts))
         _check(rules[-1])
     return tuple(rules)
 
 
-def _check(rule: Row) -> None:
+def _check(rule: TableRow) -> None:
     if rule.rule not in _NEEDED:
         raise _fault(rule, "rule", f"is {rule.rule!r}", _RULE_HINT)
     for name in _NEEDED[rule.rule]:
@@ -139,7 +139,7 @@ def _check(rule: Row) -> None:
 OWN_REGION: Final = "on-premises"
 
 
-def apply_rules(rules: Sequence[Row], to: Kind) -> Kind:
+def apply_rules(rules: Sequence[TableRow], to: Kind) -> Kind:
     """Return a snapshot with the rules laid over it, in their order.
 
     Those on regions come last, for they hold for all others. Raises CatalogueError if a rule
@@ -152,7 +152,7 @@ def apply_rules(rules: Sequence[Row], to: Kind) -> Kind:
     return _keep_regions(regions, to) if regions else to
 
 
-def _add_machine(rule: Row, offers: Kind) -> Kind:
+def _add_machine(rule: TableRow, offers: Kind) -> Kind:
     types = offers.types
     if ((types.provider == rule.provider) & (types.name == rule.instance_type)).any():
         what = f"{rule.provider} has a type {rule.instance_type!r} already"
@@ -165,7 +165,7 @@ def _add_machine(rule: Row, offers: Kind) -> Kind:
     return replace(offers, types=types.join(machine), prices=prices)
 
 
-def _accelerator(rule: Row, offers: Snapshot) -> Accelerator | None:
+def _accelerator(rule: TableRow, offers: Snapshot) -> Accelerator | None:
     if not rule.accelerator:
         return None
     try:
@@ -175,7 +175,7 @@ def _accelerator(rule: Row, offers: Snapshot) -> Accelerator | None:
     return offers.accelerators[name]
 
 
-def _own(rule: Row) -> Provenance:
+def _own(rule: TableRow) -> Provenance:
     return Provenance(
         as_of=rule.saved_at,
         status=f"own {rule.rule}",
@@ -186,7 +186,7 @@ def _own(rule: Row) -> Provenance:
     )
 
 
-def _of_types(rule: Row, types: TypeColumns) -> Bools:
+def _of_types(rule: TableRow, types: TypeColumns) -> Bools:
     """Return which types a rule chooses; that it chooses none is an error."""
     own: Bools = types.provider == rule.provider
     if not own.any():
@@ -199,7 +199,7 @@ def _of_types(rule: Row, types: TypeColumns) -> Bools:
     return own
 
 
-def _chosen(rule: Row, offers: Snapshot) -> Ints:
+def _chosen(rule: TableRow, offers: Snapshot) -> Ints:
     """Return the rows of the prices that a rule chooses; that there is none is an error."""
     prices = offers.prices
     rows = _of_types(rule, offers.types)[prices.type_index]
@@ -216,7 +216,7 @@ def _globbed(names: Texts, glob: str) -> Bools:
     return np.array([fnmatch.fnmatchcase(name, glob) for name in names.tolist()], dtype=bool)
 
 
-def _set_price(rule: Row, offers: Kind) -> Kind:
+def _set_price(rule: TableRow, offers: Kind) -> Kind:
     """Set a price; one type in one new region gets a row of its own."""
     prices = offers.prices
     pricing: Pricing = next((way for way in PRICINGS if way == rule.pricing), "on-demand")
@@ -237,7 +237,7 @@ def _set_price(rule: Row, offers: Kind) -> Kind:
     return replace(offers, prices=prices.with_prices(rows, {pricing: rule.value}))
 
 
-def _reserve(rule: Row, offers: Kind) -> Kind:
+def _reserve(rule: TableRow, offers: Kind) -> Kind:
     """Add machines that are held for the user, beside those that anybody can rent."""
     types = np.flatnonzero(_of_types(rule, offers.types))
     if len(types) != 1:
@@ -252,19 +252,19 @@ def _reserve(rule: Row, offers: Kind) -> Kind:
     return replace(offers, prices=prices)
 
 
-def _scale(rule: Row, offers: Kind) -> Kind:
+def _scale(rule: TableRow, offers: Kind) -> Kind:
     rows = _chosen(rule, offers)
     return replace(offers, prices=_scaled(rule, _derived(rule, offers.prices, rows), rows))
 
 
-def _scaled(rule: Row, prices: Offers, rows: Ints) -> Offers:
+def _scaled(rule: TableRow, prices: Offers, rows: Ints) -> Offers:
     ways = [way for way in PRICINGS if rule.pricing in ("", way)]
     return prices.with_prices(
         rows, {way: prices.usd_per_h(way)[rows] * rule.value for way in ways}
     )
 
 
-def _derived(rule: Row, prices: Offers, rows: Ints) -> Offers:
+def _derived(rule: TableRow, prices: Offers, rows: Ints) -> Offers:
     """Mark prices as computed from a listed one: its date stays, its status says how."""
     how = f" x {rule.value:g} by {rule.place}"
 
@@ -284,7 +284,7 @@ def _attributed(prices: Offers, rows: Ints, made: Callable[[Provenance], Provena
     return replace(prices, provenance_index=index, provenances=(*prices.provenances, *added))
 
 
-def _add_service(rule: Row, offers: Kind) -> Kind:
+def _add_service(rule: TableRow, offers: Kind) -> Kind:
     """Copy the chosen offers and their types as the service's, at its multiple of the price."""
     types, prices = offers.types, offers.prices
     if rule.service in types.provider.tolist():
@@ -303,7 +303,7 @@ def _add_service(rule: Row, offers: Kind) -> Kind:
     return replace(offers, types=types.join(copied), prices=joined)
 
 
-def _set_network(rule: Row, offers: Kind) -> Kind:
+def _set_network(rule: TableRow, offers: Kind) -> Kind:
     """Set the network of types; where the rule names no transport, theirs is plain Ethernet."""
     types = offers.types
     rows = _of_types(rule, types)
@@ -325,7 +325,7 @@ def _set_network(rule: Row, offers: Kind) -> Kind:
     return replace(offers, types=changed)
 
 
-def _limit(rule: Row, offers: Kind) -> Kind:
+def _limit(rule: TableRow, offers: Kind) -> Kind:
     """Lower the number of instances; a quota of vCPUs or GPUs is rounded down to whole ones."""
     rows = _chosen(rule, offers)
     types, prices = offers.types, offers.prices
@@ -339,7 +339,7 @@ def _limit(rule: Row, offers: Kind) -> Kind:
     return replace(offers, prices=replace(prices, max_instances=most))
 
 
-def _keep_regions(rules: Sequence[Row], offers: Kind) -> Kind:
+def _keep_regions(rules: Sequence[TableRow], offers: Kind) -> Kind:
     """Keep of each provider that has such rules only what one of them allows."""
     prices = offers.prices
     owner = offers.types.provider[prices.type_index]
@@ -349,7 +349,7 @@ def _keep_regions(rules: Sequence[Row], offers: Kind) -> Kind:
     return replace(offers, prices=prices.take(~dropped))
 
 
-def _machine(rule: Row, accelerator: Accelerator | None) -> TypeColumns:
+def _machine(rule: TableRow, accelerator: Accelerator | None) -> TypeColumns:
     """Make the row of one's own machine, to stand after the others."""
     count = 1.0 if np.isnan(rule.accelerator_count) else rule.accelerator_count
     return TypeColumns.filled(
@@ -375,7 +375,9 @@ def _machine(rule: Row, accelerator: Accelerator | None) -> TypeColumns:
     )
 
 
-def _with_row(prices: Offers, rule: Row, type_index: int, region: str, **known: float) -> Offers:
+def _with_row(
+    prices: Offers, rule: TableRow, type_index: int, region: str, **known: float
+) -> Offers:
     """Append what a rule sells of a type, in a region that may be new."""
     at = np.flatnonzero(prices.regions == region)
     regions = prices.regions if len(at) else np.append(prices.regions, region)
@@ -392,7 +394,7 @@ def _with_row(prices: Offers, rule: Row, type_index: int, region: str, **known: 
     return replace(prices, regions=regions, provenances=row.provenances).join(row)
 
 
-_RULES: Final[Mapping[str, Callable[[Row, Any], Any]]] = {
+_RULES: Final[Mapping[str, Callable[[TableRow, Any], Any]]] = {
     "machine": _add_machine,
     "price": _set_price,
     "reserved": _reserve,

@@ -19,7 +19,7 @@ from typing import IO, Any, Final, Literal, cast
 
 import numpy as np
 
-from advisor.catalogue.offer_columns import Bools, Floats, Row
+from advisor.catalogue.offer_columns import Bools, Floats, TableRow
 from advisor.collectors import atomic, bounded
 from advisor.errors import CatalogueError
 
@@ -104,9 +104,9 @@ def read(path: Path, columns: Sequence[Column]) -> dict[str, Values]:
     return parse(unpack(read_bytes(path), path), columns, path.name)
 
 
-def read_records(path: Path | None, columns: Sequence[Column]) -> tuple[Row, ...]:
+def read_records(path: Path | None, columns: Sequence[Column]) -> tuple[TableRow, ...]:
     """Return what ``read_facts`` does as rows with attributes; none without a file."""
-    return tuple(Row(**row) for row in read_facts(path, columns)) if path else ()
+    return tuple(TableRow(**row) for row in read_facts(path, columns)) if path else ()
 
 
 def read_facts(path: Path, columns: Sequence[Column]) -> list[dict[str, Any]]:

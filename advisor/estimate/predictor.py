@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.answer import Candidate, CompletionWay, Explanation, Predictions, Refused
-from advisor.catalogue import Catalogue, OfferFilter, Offers, Pricing, Row, TypeColumns
+from advisor.catalogue import Catalogue, OfferFilter, Offers, Pricing, TableRow, TypeColumns
 from advisor.errors import UsageError
 from advisor.estimate.answer import candidate, explanation, on_demand_price
 from advisor.estimate.best import best_columns
@@ -507,7 +507,7 @@ class Predictor(Physics):
         return self.physics_columns(job, np.array(rows), np.array([count for _, count in parts]))
 
     def cheapest(
-        self, row: Row, *, region: str | None = None, pricing: Pricing = "on-demand"
+        self, row: TableRow, *, region: str | None = None, pricing: Pricing = "on-demand"
     ) -> tuple[Offers, int | None]:
         """Return a type's offers, and the row of the cheapest; None where there is none."""
         offers = self.catalogue.select(

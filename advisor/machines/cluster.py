@@ -34,7 +34,7 @@ from advisor.catalogue import (
     Catalogue,
     KnownNetworks,
     OfferFilter,
-    Row,
+    TableRow,
     link_between,
 )
 from advisor.collectors import bounded
@@ -242,7 +242,7 @@ def _count(digits: str, item: str) -> int:
     return count
 
 
-def group_of_type(found: Row, count: int, catalogue: Catalogue) -> ClusterGroup:
+def group_of_type(found: TableRow, count: int, catalogue: Catalogue) -> ClusterGroup:
     """Return machines of a type of the catalogue, without a price.
 
     Raises CatalogueError if the type has no whole accelerator.

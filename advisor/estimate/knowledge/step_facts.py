@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from advisor.answer import Candidate, Configuration, Fact, to_record
-from advisor.catalogue import Row, shipped
+from advisor.catalogue import TableRow, shipped
 from advisor.collectors.derive import MOST_RATIO, ratio
 from advisor.collectors.errors import counted
 from advisor.estimate.completion import save_of_rows_s
@@ -35,7 +35,7 @@ class StepFacts:
 
     def __init__(
         self, predictor: Predictor, job: Job, columns: TimeColumns, device: Device | None,
-        row: Row | None = None,
+        row: TableRow | None = None,
     ) -> None:  # fmt: skip
         """Take one row of columns; ``row`` is the type of the catalogue that it is of, if any."""
         self.predictor, self.job, self.columns = predictor, job, columns
