@@ -317,7 +317,7 @@ OWN_WRITERS = {
     "collectors/watch/benchmark.py": "a file to measure the disk with",
     "advisor/records/collected.py": "opens the journal to lock it",
     "advisor/catalogue/snapshot.py": "opens a file to lock it",
-    "advisor/catalogue/upkeep/update.py": "unpacks into a temporary folder",
+    "advisor/catalogue/upkeep/given.py": "unpacks into a temporary folder",
 }
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from advisor.catalogue.upkeep import update
-from advisor.catalogue.upkeep.update import is_archive, unpack
+from advisor.catalogue.upkeep import given
+from advisor.catalogue.upkeep.given import is_archive, unpack
 from advisor.errors import CatalogueError
 
 EVIL = ["../evil.csv", "a/../../evil.csv", "/tmp/evil.csv", "..\\evil.csv", "C:\\evil.csv"]
@@ -68,7 +68,7 @@ def test_a_link_in_a_zip_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(update, "MAX_BYTES", 10 << 20)
+    monkeypatch.setattr(given, "MAX_BYTES", 10 << 20)
     path = tmp_path / "a.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr("a.csv", bytes(6 << 20))
@@ -78,7 +78,7 @@ def test_a_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_too_many_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(update, "MAX_FILES", 3)
+    monkeypatch.setattr(given, "MAX_FILES", 3)
     path = tmp_path / "a.zip"
     with zipfile.ZipFile(path, "w") as file:
         for n in range(4):

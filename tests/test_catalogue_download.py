@@ -65,7 +65,8 @@ def session(tmp_path: Path, clock: FakeClock) -> HttpSession:
         source="azure",
         store=RawStore(tmp_path / "raw"),
         limits=DownloadLimits(silence_s=2.0),
-        clock=clock,
+        now=clock.now,
+        sleep=clock.sleep,
     )
 
 
@@ -222,7 +223,9 @@ def test_a_file_that_says_it_is_too_large_is_not_read(session: HttpSession, site
 
 def test_silence_ends_with_the_time_limit(tmp_path: Path, site: Site, clock: FakeClock) -> None:
     limits = DownloadLimits(tries=2, silence_s=0.2)
-    session = HttpSession(source="s", store=RawStore(tmp_path), limits=limits, clock=clock)
+    session = HttpSession(
+        source="s", store=RawStore(tmp_path), limits=limits, now=clock.now, sleep=clock.sleep
+    )
     site.put("/a.json", silent(1.0))
     with pytest.raises(CatalogueError, match=r"\(2 tries\)"):
         session.get(f"{site.base}/a.json", name="a.json", max_bytes=MIB)
@@ -234,7 +237,7 @@ def test_a_server_that_dribbles_is_left_when_the_time_is_up(tmp_path: Path, site
         source="s",
         store=RawStore(tmp_path),
         limits=DownloadLimits(file_s=5.0, silence_s=2.0),
-        clock=FakeClock(step_s=1.0),
+        now=FakeClock(step_s=1.0).now,
     )
     site.put("/a.json", dribbling(BODY, pause_s=0.01))
     with pytest.raises(CatalogueError, match="took longer than 5 s"):

@@ -27,14 +27,10 @@ from advisor.catalogue.providers.skypilot import SkyPilot
 from advisor.catalogue.providers.sources import Source, sources
 from advisor.catalogue.rows import Listed, read_rows, write_rows
 from advisor.catalogue.snapshot import cache_folder
+from advisor.catalogue.upkeep.difference import difference
 from advisor.catalogue.upkeep.download import DownloadLimits
-from advisor.catalogue.upkeep.update import (
-    Options,
-    Report,
-    difference,
-    given_files,
-    update_catalogue,
-)
+from advisor.catalogue.upkeep.given import given_files
+from advisor.catalogue.upkeep.update import Options, Report, update_catalogue
 from advisor.cli.catalogue import app
 from advisor.errors import CatalogueError, UsageError
 
@@ -218,11 +214,11 @@ def test_an_update_can_be_compared_and_undone(site: Site) -> None:
     report = run(two(site))
     assert report.folder is not None
     changed = difference(before, Catalogue.load())
-    assert {one.provider for one in changed.providers} == {"gcp", "lambda"}
+    assert {one["provider"] for one in changed["providers"]} == {"gcp", "lambda"}
     assert any(
         (one["instance_type"], one["region"], one["new_usd_per_h"])
         == ("e2-standard-4", "us-central1", 0.14)
-        for one in changed.changes
+        for one in changed["changes"]
     )
     assert snapshot.previous_folder(report.folder) == snapshot.bundled_folder()
     assert snapshot.roll_back() == snapshot.bundled_folder()

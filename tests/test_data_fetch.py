@@ -48,7 +48,7 @@ def site() -> Iterator[Site]:
 
 
 def downloads(tries: int = 3) -> Download:
-    return Download(limits=DownloadLimits(tries=tries, silence_s=5.0), clock=Still())
+    return Download(limits=DownloadLimits(tries=tries, silence_s=5.0), sleep=Still().sleep)
 
 
 def ranged(body: bytes, etag: str = '"1"', cut_at: int | None = None) -> Answer:
@@ -139,7 +139,7 @@ def test_what_is_not_there_is_not_asked_for_again(site: Site, tmp_path: Path) ->
 def test_a_busy_server_is_asked_again(site: Site, tmp_path: Path) -> None:
     site.put("/a", status(503), status(503), ranged(BODY))
     clock = Still()
-    found = replace(downloads(), clock=clock).get(f"{site.base}/a", tmp_path / "a", SHA)
+    found = replace(downloads(), sleep=clock.sleep).get(f"{site.base}/a", tmp_path / "a", SHA)
     assert found == SHA
     assert clock.slept == [1.0, 2.0]
 

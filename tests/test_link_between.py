@@ -7,7 +7,7 @@ import pytest
 
 from advisor import data
 from advisor.catalogue import Catalogue, link_between
-from advisor.catalogue.network_peers import KnownNetworks
+from advisor.catalogue.networks import KnownNetworks
 from advisor.estimate.case import scaling
 from advisor.estimate.estimate import estimate_on_gpu
 from advisor.estimate.knowledge.known import find_job

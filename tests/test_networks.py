@@ -11,8 +11,12 @@ import pytest
 
 from advisor.ask import Constraints
 from advisor.catalogue import Catalogue, parse_gpus
-from advisor.catalogue.network_peers import KnownNetworks, assumed_networks, front_end_bytes_per_s
-from advisor.catalogue.networks import rate_of
+from advisor.catalogue.networks import (
+    KnownNetworks,
+    front_end_bytes_per_s,
+    rate_of,
+    with_assumed_networks,
+)
 from advisor.catalogue.rows import ListedOffer
 from advisor.errors import CatalogueError
 from advisor.estimate.predictor import Predictor
@@ -58,12 +62,12 @@ def test_a_low_value_of_machines_of_like_size_is_assumed_without_accelerators(
     plain: Catalogue,
 ) -> None:
     types = plain.types
-    found = assumed_networks(types, plain.accelerators)
+    found = with_assumed_networks(types, plain.accelerators)
     front = front_end_bytes_per_s(types)
     plainly = np.nan_to_num(types.accelerator_count) == 0
-    known = ~found.is_assumed & plainly
+    known = ~found.is_network_assumed & plainly
     compared = 0
-    for row in np.flatnonzero(found.is_assumed & plainly):
+    for row in np.flatnonzero(found.is_network_assumed & plainly):
         ratio = types.vcpus / types.vcpus[row]
         peers = known & (ratio >= 0.5) & (ratio <= 2)
         if peers.sum() < 10:
@@ -74,8 +78,8 @@ def test_a_low_value_of_machines_of_like_size_is_assumed_without_accelerators(
             np.median(front[peers & (types.provider == provider)])
             for provider in set(types.provider[peers].tolist())
         ]
-        assert front[peers].min() * (1 - 1e-12) <= found.bytes_per_s[row]
-        assert found.bytes_per_s[row] <= max(medians) * (1 + 1e-12)
+        assert front[peers].min() * (1 - 1e-12) <= found.network_bytes_per_s[row]
+        assert found.network_bytes_per_s[row] <= max(medians) * (1 + 1e-12)
     assert compared > 100
 
 
@@ -156,9 +160,9 @@ def test_a_provider_with_many_types_weighs_no_more_than_one_with_few(plain: Cata
 def test_a_catalogue_that_knows_no_network_still_assumes_one(plain: Catalogue) -> None:
     types = plain.types.take(np.arange(5))
     unknown = replace(types, network_bytes_per_s=np.full(5, np.nan))
-    found = assumed_networks(unknown, plain.accelerators)
-    assert (found.bytes_per_s > 0).all()
-    assert (found.log_sd > 0).all()
+    found = with_assumed_networks(unknown, plain.accelerators)
+    assert (found.network_bytes_per_s > 0).all()
+    assert (found.network_log_sd > 0).all()
 
 
 def test_half_an_assumed_network_takes_as_much_longer_as_its_slope_says(plain: Catalogue) -> None:

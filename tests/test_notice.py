@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from advisor.catalogue.snapshot import read_snapshot
+from advisor.catalogue.snapshot import Snapshot, read_snapshot
 
 ROOT = Path(__file__).parents[1]
 NOTICE = (ROOT / "NOTICE").read_text(encoding="utf-8")
@@ -52,7 +52,7 @@ def test_what_is_unconfirmed_is_named_and_can_be_left_out(part: str, tmp_path: P
     assert gone
     for path in gone:
         path.unlink()
-    found = read_snapshot(left, left)
+    found = read_snapshot(left, left, Snapshot)
     assert len(found.types) > 3_000
     assert "H100-SXM5-80GB" in found.accelerators
     assert ("RTX-4090" in found.accelerators) == (part != "techpowerup")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import re
 from collections.abc import Callable
@@ -57,9 +56,9 @@ def on(predictor: Predictor, name: str, job: Job) -> Candidate:
 
 def selling(predictor: Predictor, *names: str) -> Predictor:
     """A catalogue in which only some types have a price."""
-    found = copy.copy(predictor.catalogue)
-    found.prices = found.prices.take(np.isin(found.types.name[found.prices.type_index], names))
-    return Predictor(found)
+    found = predictor.catalogue
+    left = found.prices.take(np.isin(found.types.name[found.prices.type_index], names))
+    return Predictor(replace(found, prices=left))
 
 
 def by_the_minute_h(work_h: float, vcpus: float, credits_per_h: float, credits: float) -> float:
@@ -220,8 +219,7 @@ def test_of_several_processors_the_answer_is_the_slowest_ones(predictor: Predict
     def alone(model: str) -> float:
         models = catalogue.types.cpu_model.copy()
         models[row] = model
-        other = copy.copy(catalogue)
-        other.types = replace(catalogue.types, cpu_model=models)
+        other = replace(catalogue, types=replace(catalogue.types, cpu_model=models))
         return Predictor(other, learned=None).predict(job, "n2d-standard-2").training_time_h.value
 
     assert alone("Rome, Milan") == pytest.approx(max(alone("Rome"), alone("Milan")))

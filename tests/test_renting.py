@@ -20,6 +20,7 @@ from advisor import api, data, recommend
 from advisor.answer import Recommendation
 from advisor.ask import Constraints, JobSpec, LayoutRequest, layout_space
 from advisor.catalogue import Catalogue, GpuFilter, OfferFilter, account_limits, rented_at_once
+from advisor.catalogue.accounts import limited_types
 from advisor.collectors.watch.host import describe_host
 from advisor.errors import UsageError
 from advisor.estimate.estimate import machine_at_hand
@@ -260,7 +261,7 @@ def test_limits_of_accounts_say_of_when_and_where_they_are(catalogue: Catalogue)
     providers = set(catalogue.types.provider.tolist())
     for one in account_limits():
         assert one.provider in providers
-        assert one.fits(catalogue.types).any(), one
+        assert limited_types(one, catalogue.types).any(), one
         assert one.source
         assert len(one.as_of) == len("2026-11-25")
 

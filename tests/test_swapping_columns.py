@@ -146,7 +146,7 @@ def test_a_row_of_swapping_peers_keeps_its_machines_and_the_batch(
     assert np.allclose(sum(share[done] for share in found.shares.values()), 1.0)
     memory = np.array([d.memory_bytes for d in fleet.devices])[fleet.device[found.type_index]]
     assert np.all(found.memory_bytes[done] < memory[done])
-    assert np.all(found.host_bytes[done] <= fleet.host_memory_bytes[found.type_index][done])
+    assert np.all(found.host_bytes[done] <= fleet.memory_bytes[found.type_index][done])
     for row in done.tolist():
         layout = found.layout(row)
         assert layout.devices == fleet.per_node[found.type_index[row]] * found.count[row]

@@ -13,7 +13,7 @@ import numpy as np
 from advisor.advice.facts import Facts
 from advisor.answer import Candidate
 from advisor.ask import Constraints
-from advisor.catalogue import InstanceType, Pricing
+from advisor.catalogue import Pricing, TableRow
 from advisor.collectors.format import Recording
 from advisor.errors import AdvisorError
 from advisor.estimate import Predictor, machine_at_hand
@@ -140,7 +140,7 @@ class _Machines:
                 yield found
 
     def _on(
-        self, row: InstanceType, job: Job, *, pricing: Pricing | None = None,
+        self, row: TableRow, job: Job, *, pricing: Pricing | None = None,
         space: SearchSpace | None = None,
     ) -> Candidate | None:  # fmt: skip
         """Return the job on as many machines of a type, in the region of the chosen ones."""

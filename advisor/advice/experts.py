@@ -24,6 +24,8 @@ from advisor.jobs import Job
 from advisor.planners.core import (
     GIB,
     PRECISION_BYTES,
+    Device,
+    Link,
     PlanningError,
     Transformer,
     key_value_width,
@@ -73,11 +75,9 @@ class _Place:
     """Where a model would be served."""
 
     name: str
-    memory_bytes: float
-    read_bytes_per_s: float  # of its memory
-    flop_per_s: float
-    link_bytes_per_s: float
-    link: str
+    device: Device
+    flop_per_s: float  # of large products on it
+    link: Link  # over which experts come
     holds_bytes: float  # where experts wait that are not on the device [bytes]
     price_usd_per_h: float  # of one device; 0 where nobody sells it
 
@@ -102,12 +102,12 @@ class _Served:
         """Return it on a device: weights, keys and values are read once a step, or computed on."""
         mixture, layers = self.mixture, self.mixture.layers
         kept = mixture.dense_bytes + requests * self.cache_bytes
-        read_s = (kept + layers * met * mixture.expert_bytes) / place.read_bytes_per_s
+        read_s = (kept + layers * met * mixture.expert_bytes) / place.device.memory_bytes_per_s
         active = mixture.dense_bytes + layers * mixture.top * mixture.expert_bytes
         computed_s = requests * 2.0 * active / self.weight_bytes / place.flop_per_s
         return replace(
             mixture, dense_bytes=kept, compute_s=max(read_s, computed_s),
-            link_bytes_per_s=place.link_bytes_per_s,
+            link_bytes_per_s=place.link.bytes_per_s,
         )  # fmt: skip
 
 
@@ -151,7 +151,7 @@ def _chosen(
     mixture: Mixture, sizes: tuple[CacheSize, ...], place: _Place, asked: Serving
 ) -> CacheSize:
     limit_s = asked.token_s or _SLOWER * mixture.compute_s
-    room = asked.memory_bytes or place.memory_bytes
+    room = asked.memory_bytes or place.device.memory_bytes
     able = tuple(one for one in sizes if _is_held(mixture, one, place))
     chosen = smallest_within(able, token_s=limit_s, memory_bytes=room)
     if chosen is not None:
@@ -292,7 +292,7 @@ def _timed(served: _Served, asked: Serving, met: float) -> _SizesOn:
             known.extend(cache_sizes(
                 mixture, trace, BY_HITS, before=before, requests=asked.requests
             ))  # fmt: skip
-        per_token = asks * mixture.expert_bytes / place.link_bytes_per_s
+        per_token = asks * mixture.expert_bytes / place.link.bytes_per_s
         return mixture, tuple(
             CacheSize(
                 policy=one.policy, cached=one.cached, hit_rate=one.hit_rate,
@@ -341,10 +341,15 @@ def _place(
     count = int(kind.accelerator_count)
     return _Place(
         name=f"one {card.name} of {kind.provider} {kind.name}",
-        memory_bytes=card.memory_bytes, read_bytes_per_s=card.memory_bytes_per_s,
+        device=Device(
+            name=card.name, kind="gpu", memory_bytes=card.memory_bytes,
+            memory_bytes_per_s=card.memory_bytes_per_s,
+        ),
         flop_per_s=card.flop_per_s,
-        link_bytes_per_s=asked.link_bytes_per_s or card.host_bytes_per_s,
-        link="as given" if is_given else f"PCIe of the {card.name}",
+        link=Link(
+            name="as given" if is_given else f"PCIe of the {card.name}",
+            bytes_per_s=asked.link_bytes_per_s or card.host_bytes_per_s,
+        ),
         holds_bytes=np.inf if is_given else float(kind.memory_bytes or 0.0),
         price_usd_per_h=price_usd_per_h / count,
     )  # fmt: skip
@@ -363,10 +368,15 @@ def _here(recording: Recording | None, asked: Serving) -> _Place:
     if link is None:
         raise UsageError("what the disk reads is not known", hint="give it: --link 2GB/s")
     return _Place(
-        name="this machine", memory_bytes=float(host.memory_limit_bytes),
-        read_bytes_per_s=host.benchmark.copy_bytes_per_s,
-        flop_per_s=host.benchmark.matmul_flop_per_s, link_bytes_per_s=link,
-        link="disk" if asked.link_bytes_per_s is None else "as given",
+        name="this machine",
+        device=Device(
+            name="host", kind="cpu", memory_bytes=float(host.memory_limit_bytes),
+            memory_bytes_per_s=host.benchmark.copy_bytes_per_s,
+        ),
+        flop_per_s=host.benchmark.matmul_flop_per_s,
+        link=Link(
+            name="disk" if asked.link_bytes_per_s is None else "as given", bytes_per_s=link
+        ),
         holds_bytes=np.inf, price_usd_per_h=0.0,
     )  # fmt: skip
 
@@ -398,8 +408,8 @@ def _advice(
         evidence="formula" if trace is None else "measured",
         rests_on=f"{_known_of(mixture, chosen, trace, details)}; an expert of "
         f"{digits(mixture.expert_bytes / 2**20)} MiB comes over "
-        f"{digits(place.link_bytes_per_s / 1e9)} "
-        f"GB/s ({place.link}): a token takes {seconds_text(chosen.token_s)}, with all experts "
+        f"{digits(place.link.bytes_per_s / 1e9)} GB/s ({place.link.name}): "
+        f"a token takes {seconds_text(chosen.token_s)}, with all experts "
         f"there {seconds_text(mixture.compute_s)} (weights read once)",
         condition=_condition(served, trace, requests),
         how=How(
@@ -466,7 +476,8 @@ def _details(
         **told(mixture, ("experts", "top", "layers", "expert_bytes")),
         "oracle_hit_rate": foresight,
         "independent_hit_rate": independent,
-        **told(place, ("link_bytes_per_s", "link")),
+        "link_bytes_per_s": place.link.bytes_per_s,
+        "link": place.link.name,
         "resident_token_s": mixture.compute_s,
         "resident_memory_bytes": mixture.memory_bytes(mixture.experts),
         "sizes": [asdict(one) for one in sizes],

@@ -338,19 +338,20 @@ def _less_driver(total_gib: float) -> float:
     return round(total_gib - max(DRIVER_GIB, DRIVER_FRACTION * total_gib), 2)
 
 
-# Read the table.
-
-
 @cache
 def shipped() -> Mapping[str, Accelerator]:
     """Return every accelerator that the program knows, those that nobody sells among them.
 
     Raises CatalogueError if the table cannot be read or a cell breaks its rule.
     """
-    return MappingProxyType(read_accelerators([data.root("datasets") / "catalogue"]))
+    return MappingProxyType(_read(_shipped_file()))
 
 
-def read_accelerators(folders: Sequence[Path]) -> dict[str, Accelerator]:
+def _shipped_file() -> Path:
+    return data.root("datasets") / "catalogue" / files.ACCELERATORS_FILE
+
+
+def read_accelerators(folders: Sequence[Path]) -> Mapping[str, Accelerator]:
     """Read the table of the first folder that has it, and what its parts of other licences add.
 
     A table of before its columns were one (an old copy of a whole snapshot) is passed over.
@@ -359,6 +360,10 @@ def read_accelerators(folders: Sequence[Path]) -> dict[str, Accelerator]:
     """
     path = next(filter(_is_whole, (one / files.ACCELERATORS_FILE for one in folders)), None)
     path = path or folders[0] / files.ACCELERATORS_FILE
+    return shipped() if path == _shipped_file() else _read(path)
+
+
+def _read(path: Path) -> dict[str, Accelerator]:
     beside = path.with_name(files.UNCONFIRMED_ACCELERATORS_FILE)
     rows = read_facts(path, files.ACCELERATORS)
     if _is_whole(beside):

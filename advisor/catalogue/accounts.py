@@ -15,9 +15,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.catalogue.offer_columns import Offers, Record, TypeColumns
+from advisor.catalogue.offer_columns import Offers, TableRow, TypeColumns
 from advisor.catalogue.snapshot import bundled_folder
-from advisor.catalogue.tables import Column, read_facts, record, text
+from advisor.catalogue.tables import Column, read_records, text
 from advisor.errors import CatalogueError
 
 UNITS: Final = ("vcpus", "gpus", "machines", "usd_per_h")
@@ -35,23 +35,21 @@ COLUMNS: Final = (
 REQUEST_H: Final = 24.0
 
 
-@record(COLUMNS)
-class AccountLimit(Record):
-    """Most of some instance types that a new account of a provider can rent at once."""
-
-    def fits(self, types: TypeColumns) -> NDArray[np.bool_]:
-        """Return which types it is of; a limit of GPUs is of machines that have one."""
-        is_named = re.compile(translate(self.instance_types)).match
-        found = types.provider == self.provider
-        at = np.flatnonzero(found)
-        found[at] = [is_named(name) is not None for name in types.name[at].tolist()]
-        if self.unit == "gpus":
-            found &= types.accelerator_count > 0
-        return np.asarray(found, dtype=bool)
+def limited_types(limit: TableRow, types: TypeColumns) -> NDArray[np.bool_]:
+    """Return which types a limit is of; one of GPUs is of machines that have one."""
+    is_named = re.compile(translate(limit.instance_types)).match
+    found = types.provider == limit.provider
+    at = np.flatnonzero(found)
+    found[at] = [is_named(name) is not None for name in types.name[at].tolist()]
+    if limit.unit == "gpus":
+        found &= types.accelerator_count > 0
+    return np.asarray(found, dtype=bool)
 
 
-def account_limits(path: Path | None = None) -> tuple[AccountLimit, ...]:
-    """Return the limits that could be checked; those of ``path``, by default those that ship.
+def account_limits(path: Path | None = None) -> tuple[TableRow, ...]:
+    """Return the most of some types that a new account of a provider can rent at once.
+
+    They are those that could be checked, as ``COLUMNS`` says, of ``path`` or that ship.
 
     Raises CatalogueError if the file cannot be read or a cell breaks its rule.
     """
@@ -59,14 +57,14 @@ def account_limits(path: Path | None = None) -> tuple[AccountLimit, ...]:
 
 
 @cache
-def _limits(where: Path) -> tuple[AccountLimit, ...]:
-    rows = read_facts(where, COLUMNS)
-    unknown = sorted({row["unit"] for row in rows} - set(UNITS))
+def _limits(where: Path) -> tuple[TableRow, ...]:
+    rows = read_records(where, COLUMNS)
+    unknown = sorted({row.unit for row in rows} - set(UNITS))
     if unknown:
         raise CatalogueError(
             f"{where}: the unit {unknown[0]!r} is unknown", hint=f"one of: {', '.join(UNITS)}"
         )
-    return tuple(AccountLimit(**row) for row in rows if row["checked"] == "yes")
+    return tuple(row for row in rows if row.checked == "yes")
 
 
 def rented_at_once(types: TypeColumns, offers: Offers) -> NDArray[np.float64]:
@@ -77,7 +75,7 @@ def rented_at_once(types: TypeColumns, offers: Offers) -> NDArray[np.float64]:
     limit_of = np.full(len(types), -1, dtype=np.int64)
     limits = account_limits()
     for number, one in reversed(list(enumerate(limits))):
-        limit_of[one.fits(types)] = number
+        limit_of[limited_types(one, types)] = number
     found = np.full(len(offers), np.inf)
     at_row = limit_of[offers.type_index]
     with np.errstate(divide="ignore", invalid="ignore"):

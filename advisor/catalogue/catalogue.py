@@ -1,12 +1,15 @@
-"""The catalogue in use: types, prices, accelerators, and how to ask it."""
+"""The catalogue in use: types, prices, accelerators, how to ask it, and its answers as records.
+
+Records are what JSON, CSV and tables are made of. Units stand in their names; None is unknown.
+Fields may be added, never renamed, within a schema version.
+"""
 
 from __future__ import annotations
 
 import difflib
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -14,25 +17,22 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from advisor.catalogue import files, snapshot
-from advisor.catalogue import select as gpus
 from advisor.catalogue import select as selection
-from advisor.catalogue import snapshot as store
-from advisor.catalogue.accelerators import Accelerator
 from advisor.catalogue.networks import GBIT_BYTES
 from advisor.catalogue.offer_columns import (
     OWN_LISTING,
     PRICINGS,
     Bools,
     Floats,
-    InstanceType,
     Offers,
-    Record,
+    TableRow,
     Texts,
     TypeColumns,
+    column_of,
 )
 from advisor.catalogue.select import OfferFilter
 from advisor.catalogue.snapshot import Snapshot, find, read_snapshot
-from advisor.catalogue.tables import read_facts, record
+from advisor.catalogue.tables import read_facts, read_records
 from advisor.collectors.atomic import config_folder
 from advisor.errors import CatalogueError
 from advisor.planners.core import GIB
@@ -44,21 +44,11 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-@record(files.OTHER_PRICES)
-class OtherPrice(Record):
-    """What is billed besides instances: storage and outgoing traffic."""
+_KEPT: Final = 4  # selections; each of all offers takes ten megabytes
 
 
-class Catalogue:
+class Catalogue(Snapshot):
     """All instance types and prices of one snapshot."""
-
-    def __init__(self, snapshot: Snapshot) -> None:
-        self.types: TypeColumns = snapshot.types
-        self.prices: Offers = snapshot.prices
-        self.accelerators: Mapping[str, Accelerator] = snapshot.accelerators
-        self.path: Path = snapshot.folders[0]
-        self._aliases = snapshot.aliases
-        self._folders = snapshot.folders
 
     @classmethod
     def load(
@@ -83,19 +73,33 @@ class Catalogue:
         with_overrides : bool
             False leaves the user's rules out.
         """
-        snapshot = _current_snapshot() if path is None else _snapshot(Path(path))
+        try:
+            folder = snapshot.current_folder() if path is None else Path(path)
+            read = read_snapshot(folder, snapshot.bundled_folder(), cls)
+        except CatalogueError as error:
+            if path is not None or snapshot.updated_folder() is None:
+                raise
+            raise CatalogueError(
+                f"the updated catalogue cannot be read: {error}",
+                hint="return to the one before: advisor catalogue rollback",
+            ) from error
         rules = _rules_file(overrides) if with_overrides else None
         if rules is not None:
             from advisor.catalogue.overrides import apply_rules, read_rules
 
-            snapshot = apply_rules(read_rules(rules), snapshot)
-        return cls(snapshot)
+            read = apply_rules(read_rules(rules), read)
+        return read
 
     def __repr__(self) -> str:
         return (
             f"<Catalogue: {len(self.types):,} instance types, {len(self.prices):,} priced "
             f"(type, region) pairs as of {self.as_of}>"
         )
+
+    @property
+    def path(self) -> Path:
+        """The snapshot's folder."""
+        return self.folders[0]
 
     @property
     def as_of(self) -> str:
@@ -105,7 +109,7 @@ class Catalogue:
 
     def age_days(self) -> float:
         """Return the age of the newest price in days; NaN where nothing is dated."""
-        return _age_days(self.as_of)
+        return selection.age_days(self.as_of)
 
     @cached_property
     def as_of_by_provider(self) -> dict[str, tuple[str, str]]:
@@ -119,31 +123,35 @@ class Catalogue:
             dates[str(codes[pair // count])].add(self.prices.provenances[pair % count].as_of)
         return {name: (min(found), max(found)) for name, found in dates.items()}
 
-    def ages_days(self) -> dict[str, float]:
-        """Return the age of each provider's newest price in days; NaN where undated."""
-        return {name: _age_days(newest) for name, (_, newest) in self.as_of_by_provider.items()}
-
     def select(self, wanted: OfferFilter | None = None) -> Offers:
         """Return the priced offers that satisfy the filter, cheapest first.
 
         Raises UsageError if the filter names an accelerator or a provider that does not exist.
         """
         wanted = wanted or OfferFilter()
-        return selection.select(wanted, self.admitted_types(wanted), self.prices, _age_days)
+        key = f"{wanted!r} on {datetime.now(UTC).date()}"  # prices age
+        if key not in self._selected:
+            if len(self._selected) == _KEPT:
+                self._selected.clear()
+            chosen = self.admitted_types(wanted)
+            self._selected[key] = selection.select(wanted, chosen, self.prices)
+        return self._selected[key]
+
+    @cached_property
+    def _selected(self) -> dict[str, Offers]:
+        """What was selected last: an answer asks for the same offers several times."""
+        return {}
 
     def admitted_types(self, wanted: OfferFilter) -> Bools:
         """Return which types satisfy the filter, priced or not.
 
         Raises UsageError if the filter names an accelerator or a provider that does not exist.
         """
-        memory = {name: one.memory_gb for name, one in self.accelerators.items()}
-        names, inverse = np.unique(self.types.accelerator, return_inverse=True)
-        memory_gb = np.array([memory.get(str(name), np.nan) for name in names])[inverse]
-        return selection.matching_types(wanted, self.types, self.matching_gpus, memory_gb)
+        return selection.matching_types(wanted, self.types, self.accelerators, self.aliases)
 
     def instance_type(
         self, name: str, provider: str | None = None, *, suggest: bool = True
-    ) -> InstanceType:
+    ) -> TableRow:
         """Return one type by its name, ``"g5.xlarge"`` or ``"aws:g5.xlarge"``.
 
         ``suggest`` looks for what an unknown name may mean. Raises CatalogueError if there is
@@ -185,14 +193,14 @@ class Catalogue:
 
         Raises UsageError if nothing has this name.
         """
-        return gpus.resolve(name, self.accelerators, self._aliases)
+        return selection.resolve(name, self.accelerators, self.aliases)
 
     def canonical_gpu(self, name: str) -> str:
         """Return the one accelerator a provider or a driver means by this name.
 
         Raises UsageError if nothing has this name, or only a family of several.
         """
-        return gpus.canonical(name, self.accelerators, self._aliases)
+        return selection.canonical(name, self.accelerators, self.aliases)
 
     @cached_property
     def links(self) -> tuple[dict[str, Any], ...]:
@@ -202,30 +210,25 @@ class Catalogue:
         between devices are over all pairs, and with ``has_peer_access`` do not go through host
         memory.
         """
-        path = find(self._folders, files.LINKS_FILE)
+        path = find(self.folders, files.LINKS_FILE)
         rows = read_facts(path, files.LINKS) if path else ()
         peers = {"yes": True, "no": False}
         return tuple(row | {"has_peer_access": peers.get(row.pop("p2p"))} for row in rows)
 
     @cached_property
-    def other_prices(self) -> tuple[OtherPrice, ...]:
-        """Prices of storage and of outgoing traffic."""
-        path = find(self._folders, files.OTHER_PRICES_FILE)
-        rows = read_facts(path, files.OTHER_PRICES) if path else ()
-        return tuple(OtherPrice(**row) for row in rows)
+    def other_prices(self) -> tuple[TableRow, ...]:
+        """What is billed besides instances: storage and outgoing traffic."""
+        return read_records(find(self.folders, files.OTHER_PRICES_FILE), files.OTHER_PRICES)
 
     def to_frame(self) -> DataFrame:
         """Return one row a (type, region) with the type's columns beside the prices."""
         import pandas as pd
 
-        types = pd.DataFrame(self.types.by_name())
+        types = pd.DataFrame(self.types.stated())
         prices = pd.DataFrame(
             {
                 "region": self.prices.region,
-                "on_demand_usd_per_h": self.prices.on_demand_usd_per_h,
-                "spot_usd_per_h": self.prices.spot_usd_per_h,
-                "reserved_1y_usd_per_h": self.prices.reserved_1y_usd_per_h,
-                "reserved_3y_usd_per_h": self.prices.reserved_3y_usd_per_h,
+                **{column_of(one): self.prices.usd_per_h(one) for one in PRICINGS},
                 "spot_interruption_band": self.prices.spot_interruption_band,
                 "as_of": self.prices.of_source(lambda one: one.day_of("on-demand")),
                 "status": self.prices.of_source(lambda one: one.status_of("on-demand")),
@@ -236,36 +239,11 @@ class Catalogue:
         return pd.concat([rows, prices], axis="columns")
 
 
-def _snapshot(folder: Path) -> Snapshot:
-    return read_snapshot(folder, store.bundled_folder())
-
-
-def _current_snapshot() -> Snapshot:
-    try:
-        return _snapshot(store.current_folder())
-    except CatalogueError as error:
-        if store.updated_folder() is None:
-            raise
-        raise CatalogueError(
-            f"the updated catalogue cannot be read: {error}",
-            hint="return to the one before: advisor catalogue rollback",
-        ) from error
-
-
 def _rules_file(named: Path | str | None) -> Path | None:
     if named is not None:
         return Path(named)
     usual = config_folder() / "overrides.csv"
     return usual if usual.is_file() else None
-
-
-def _age_days(as_of: str) -> float:
-    if not as_of:
-        return np.nan
-    return float((datetime.now(UTC).date() - date.fromisoformat(as_of)).days)
-
-
-# Put offers into another order than cheapest first, and cut them.
 
 
 _Key = Callable[[Catalogue, Offers], Floats | Texts]
@@ -283,26 +261,6 @@ def ordered_offers(
     return offers.take(np.argsort(SORTS[sort](catalogue, offers), kind="stable"))
 
 
-def first_offers(offers: Offers, count: int) -> Offers:
-    """Return the first ``count`` offers."""
-    return offers.take(np.arange(min(count, len(offers))))
-
-
-def _per_accelerator(catalogue: Catalogue, offers: Offers) -> Floats:
-    count = catalogue.types.accelerator_count[offers.type_index]
-    return offers.price_usd_per_h / np.where(count > 0, count, np.nan)
-
-
-def _per_vcpu(catalogue: Catalogue, offers: Offers) -> Floats:
-    return offers.price_usd_per_h / catalogue.types.vcpus[offers.type_index]
-
-
-def _name(catalogue: Catalogue, offers: Offers) -> Texts:
-    types = catalogue.types
-    joined = np.char.add(np.char.add(types.provider, " "), types.name)
-    return joined[offers.type_index]
-
-
 def _age(_: Catalogue, offers: Offers) -> Floats:
     """Days before the newest price: the freshest first, undated ones last."""
     ages = np.array([one.as_of for one in offers.provenances])
@@ -312,21 +270,27 @@ def _age(_: Catalogue, offers: Offers) -> Floats:
     return days[offers.provenance_index]
 
 
+def _of_type(fact: Callable[[TypeColumns], Floats | Texts]) -> _Key:
+    return lambda catalogue, offers: fact(catalogue.types)[offers.type_index]
+
+
+def _price_for(size: Callable[[TypeColumns], Floats]) -> _Key:
+    return lambda catalogue, offers: (
+        offers.price_usd_per_h / size(catalogue.types)[offers.type_index]
+    )
+
+
 SORTS: Final[Mapping[str, _Key]] = {
     "price": lambda _, offers: offers.price_usd_per_h,
-    "price-per-accelerator": _per_accelerator,
-    "price-per-vcpu": _per_vcpu,
-    "name": _name,
-    "vcpus": lambda catalogue, offers: -catalogue.types.vcpus[offers.type_index],
-    "memory": lambda catalogue, offers: -catalogue.types.memory_bytes[offers.type_index],
+    "price-per-accelerator": _price_for(
+        lambda types: np.where(types.accelerator_count > 0, types.accelerator_count, np.nan)
+    ),
+    "price-per-vcpu": _price_for(lambda types: types.vcpus),
+    "name": _of_type(lambda types: np.char.add(np.char.add(types.provider, " "), types.name)),
+    "vcpus": _of_type(lambda types: -types.vcpus),
+    "memory": _of_type(lambda types: -types.memory_bytes),
     "age": _age,
 }
-
-
-# The catalogue's answers as plain records: what JSON, CSV and tables are made of.
-#
-# Units stand in the names; None is unknown. Fields may be added, never renamed, within a schema
-# version.
 
 
 SCHEMA_VERSION: Final = 1
@@ -377,12 +341,15 @@ def _column(column: Any, offers: Offers, unit: float = 1.0) -> list[float | None
     return [None if value != value else round(value, 6) for value in values]
 
 
+def _head(catalogue: Catalogue) -> dict[str, Any]:
+    read = {"as_of": catalogue.as_of, "path": str(catalogue.path)}
+    return {"schema_version": SCHEMA_VERSION, "catalogue": read}
+
+
 def list_record(catalogue: Catalogue, offers: Offers, found: int) -> dict[str, Any]:
     """Return the answer to ``list``: ``offers`` of the ``found`` ones."""
     shown = set(catalogue.types.accelerator[offers.type_index].tolist())
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "catalogue": {"as_of": catalogue.as_of, "path": str(catalogue.path)},
+    return _head(catalogue) | {
         "found": found,
         "offers": offer_records(catalogue, offers),
         "unchecked_accelerators": sorted(shown & set(_unchecked(catalogue))),
@@ -393,16 +360,13 @@ def _unchecked(catalogue: Catalogue) -> list[str]:
     return sorted(one.name for one in catalogue.accelerators.values() if not one.is_checked)
 
 
-def type_record(catalogue: Catalogue, shown: InstanceType) -> dict[str, Any]:
+def type_record(catalogue: Catalogue, shown: TableRow) -> dict[str, Any]:
     """Return the answer to ``show``: specification, links, accelerator, prices by region."""
-    specification = asdict(shown)
-    specification.pop("index")
+    specification = {name: one for name, one in vars(shown).items() if name != "index"}
     accelerator = catalogue.accelerators.get(shown.accelerator)
     pair = (shown.provider, shown.name)
     measured = [one for one in catalogue.links if (one["provider"], one["instance_type"]) == pair]
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "catalogue": {"as_of": catalogue.as_of, "path": str(catalogue.path)},
+    return _head(catalogue) | {
         "specification": specification,
         "accelerator": accelerator and accelerator.to_record(),
         "nominal_pcie_bytes_per_s": accelerator and accelerator.nominal_pcie_bytes_per_s,
@@ -418,11 +382,7 @@ def _price_records(catalogue: Catalogue, type_index: int) -> list[dict[str, Any]
         source = prices.source(row)
         region = str(prices.regions[prices.region_index[row]])
         record: dict[str, Any] = {"region": region}
-        for pricing in PRICINGS:
-            usd_per_h = float(prices.usd_per_h(pricing)[row])
-            record[f"{pricing.replace('-', '_')}_usd_per_h"] = (
-                None if np.isnan(usd_per_h) else usd_per_h
-            )
+        record |= {column_of(one): _known(prices.usd_per_h(one)[row]) for one in PRICINGS}
         band, most = prices.spot_interruption_band[row], prices.max_instances[row]
         record["interruption"] = None if np.isnan(band) else BANDS[int(band)]
         record["max_instances"] = None if np.isinf(most) else int(most)
@@ -467,7 +427,6 @@ def _provider_record(catalogue: Catalogue, name: str) -> dict[str, Any]:
     own = types.provider == name
     rows = np.flatnonzero(own[prices.type_index])
     oldest, newest = catalogue.as_of_by_provider.get(name, ("", ""))
-    age = catalogue.ages_days().get(name, np.nan)
     priced = np.unique(prices.type_index[rows[np.isfinite(prices.on_demand_usd_per_h[rows])]])
     return {
         "provider": name,
@@ -484,7 +443,7 @@ def _provider_record(catalogue: Catalogue, name: str) -> dict[str, Any]:
         ),
         "oldest": oldest or None,
         "newest": newest or None,
-        "age_days": _known(age),
+        "age_days": _known(selection.age_days(newest)),
         "holes": {
             "types_without_price": int(own.sum()) - len(priced),
             "types_without_size": int((own & np.isnan(types.memory_bytes)).sum()),

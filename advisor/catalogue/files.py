@@ -13,6 +13,7 @@ accelerators.cc-by-sa-4.0.csv             an accelerator, measured products
 networks.csv.gz                           a type: its network, as a page of the provider states it
 processors.csv                            types by their names: the processor that pages state
 burstable.csv                             types by their names: the share of each vCPU that lasts
+aws_regions.csv                           a region of AWS: its code by its name
 links.cc-by-sa-4.0.csv                    an instance on which copies were measured
 storage_and_egress.csv.gz                 a price of storage or of outgoing traffic
 ========================================  ====================================================
@@ -173,6 +174,11 @@ BURSTABLE: Final = (
     text("coremark_at"),
     *SOURCED,
 )
+AWS_REGIONS: Final = (
+    text("name", "as in its price pages", is_required=True),
+    text("code", is_required=True),
+    *SOURCED,
+)
 LINKS: Final = (
     text("provider", is_required=True),
     text("instance_type", is_required=True),
@@ -215,5 +221,6 @@ UNCONFIRMED_ACCELERATORS_FILE: Final = "accelerators.techpowerup.csv"
 NETWORKS_FILE: Final = "networks.csv.gz"
 PROCESSORS_FILE: Final = "processors.csv"
 BURSTABLE_FILE: Final = "burstable.csv"
+AWS_REGIONS_FILE: Final = "aws_regions.csv"
 LINKS_FILE: Final = "links.cc-by-sa-4.0.csv"
 OTHER_PRICES_FILE: Final = "storage_and_egress.csv.gz"

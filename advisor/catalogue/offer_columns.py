@@ -2,22 +2,23 @@
 
 Columns are read-only NumPy arrays; NaN is "unknown" or "no price". Money is USD per hour, memory
 and rates are bytes.
+
+Of one row None is unknown, and of a source's text ``""``.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import date
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, TypeVar, get_args
+from types import SimpleNamespace
+from typing import Any, ClassVar, Final, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-# The nouns of the catalogue: what is shown of a type, an accelerator and a source.
-#
-# Money is USD per hour, memory and rates are bytes; None is "unknown".
-
+from advisor.planners.step import Devices
 
 Pricing = Literal["on-demand", "spot", "reserved-1y", "reserved-3y"]
 PRICINGS: Final[tuple[Pricing, ...]] = get_args(Pricing)
@@ -79,37 +80,16 @@ class Provenance:
         return PRICE_KINDS.index(self.kind_of(pricing)), listing, -days
 
 
-class Record:
-    """A row whose attributes are declared once, as the columns of a table."""
-
-    __slots__ = ()
-
-    if TYPE_CHECKING:
-        __dataclass_fields__: ClassVar[dict[str, Any]]
-
-        def __init__(self, **facts: Any) -> None: ...
-        def __getattr__(self, name: str) -> Any: ...
-
-
-Recorded = TypeVar("Recorded", bound=Record)
-
-
-def with_fields(blanks: Mapping[str, Any]) -> Callable[[type[Recorded]], type[Recorded]]:
-    """Make a class a frozen row with a field for each name, a blank where it is unknown."""
-
-    def made(cls: type[Recorded]) -> type[Recorded]:
-        for name, blank in blanks.items():
-            cls.__annotations__[name] = "Any"
-            setattr(cls, name, blank)
-        return dataclass(frozen=True, slots=True, kw_only=True)(cls)
-
-    return made
+class TableRow(SimpleNamespace):
+    """A row of a table: an attribute a column, in the units of the facts; None is unknown."""
 
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 Texts = NDArray[np.str_]
+_NO_DEVICES: Final = Devices(())
+_UNKNOWN: Final = {"Floats": np.nan, "Ints": 0, "Bools": False, "Texts": ""}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +108,15 @@ class _Columns:
             if isinstance(value, np.ndarray):
                 value.setflags(write=False)
 
+    @classmethod
+    def filled(cls, length: int, **known: Any) -> Self:
+        """Return so many rows; one value stands for all, and what is left out is unknown."""
+        kinds = {f.name: _UNKNOWN[str(f.type)] for f in fields(cls) if f.type in _UNKNOWN}
+        for name, unknown in kinds.items():
+            value = known.get(name, unknown)
+            known[name] = value if np.ndim(value) else np.full(length, value)
+        return cls(**known)
+
     def by_name(self) -> dict[str, NDArray[Any]]:
         """Return the columns with one value a row."""
         named = {column.name: getattr(self, column.name) for column in fields(self)}
@@ -137,7 +126,7 @@ class _Columns:
             if isinstance(value, np.ndarray) and name not in self._LOOKED_UP
         }
 
-    def take(self, rows: Ints | Bools, **others: NDArray[Any]) -> Self:
+    def take(self, rows: Ints | Bools | slice, **others: NDArray[Any]) -> Self:
         """Return the chosen rows, with other columns in place of these where they are given."""
         columns = self.by_name().items()
         mine = {name: column[rows] for name, column in columns if name not in others}
@@ -154,7 +143,10 @@ class _Columns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeColumns(_Columns):
-    """Everything a provider says (and others measured) of its instance types, one row a type."""
+    """Everything a provider says (and others measured) of its instance types, one row a type.
+
+    A machine that nobody sells is a row, too: its texts are empty.
+    """
 
     provider: Texts
     name: Texts
@@ -204,24 +196,43 @@ class TypeColumns(_Columns):
     cpu_baseline_source: Texts
     local_ssd_bytes: Floats
     source: Texts  # where the specification comes from
+    # The columns below are those of the device model, which ``advisor.machines`` fills in: it
+    # leaves no network unknown, and is told what a job's limits leave of the processors.
+    devices: Devices = _NO_DEVICES
+    device: Ints  # row in ``devices``; -1 has no time model
+    per_node: Ints  # devices that work in one machine
+    # machines among which the link inside one joins all devices: 1, or 18 in an NVL72 rack
+    domain_machines: Ints
+    is_accelerated: Bools
+    is_supported: Bools  # an unchanged PyTorch script runs on it
+    # intra_bytes_per_s, intra_latency_s, network_latency_s: between devices of a machine, and
+    # between machines
+    intra_bytes_per_s: Floats
+    intra_latency_s: Floats
+    network_latency_s: Floats
+    # nobody states the network: ``network_bytes_per_s`` is that of machines rented with the same
+    # accelerators, or of like size (``networks``)
+    is_network_assumed: Bools
+    network_log_sd: Floats  # spread of the logarithm of an assumed network; 0 where it is known
+    is_recorded: bool = False  # one machine: the one that the job was recorded on
+    # machines are rented for the job: they boot, and an image is brought to them
+    is_rented: bool = False
 
     def __len__(self) -> int:
         return len(self.name)
 
-    def at(self, index: int) -> InstanceType:
-        """Make the noun of one row."""
-        row: dict[str, Any] = {}
-        for name, column in self.by_name().items():
-            value = column[index].item()
-            row[name] = None if value != value else value
-        return InstanceType(index=index, **row)
+    def boot_s(self, job_boot_s: float | None) -> float:
+        """Return how long machines take until a program can start on them [s]."""
+        return (job_boot_s or 0.0) if self.is_rented else 0.0
 
+    def stated(self) -> dict[str, NDArray[Any]]:
+        """Return the columns of what is said of the types, without those of the device model."""
+        return dict(itertools.takewhile(lambda one: one[0] != "device", self.by_name().items()))
 
-@with_fields(dict.fromkeys(column.name for column in fields(TypeColumns)))
-class InstanceType(Record):
-    """One row of ``TypeColumns``, which says what each means; None is unknown."""
-
-    index: int = 0  # its place there
+    def at(self, index: int) -> TableRow:
+        """Return what is said of one type, and ``index``, its place among them."""
+        cells = ((name, column[index].item()) for name, column in self.stated().items())
+        return TableRow(index=index, **{name: None if one != one else one for name, one in cells})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,16 +6,16 @@ Columns (``offer_columns.py``) answer questions; these rows go into and out of t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 
 from advisor.catalogue import files
-from advisor.catalogue.offer_columns import Provenance, Record
+from advisor.catalogue.offer_columns import Provenance
 from advisor.catalogue.snapshot import part_names, read_provenances
-from advisor.catalogue.tables import parse_numbers, read, read_bytes, record, texts, unpack, write
+from advisor.catalogue.tables import parse_numbers, read, read_bytes, unpack, write
 
 UNCONFIRMED_PART: Final = ".skypilot-catalog"  # the source whose licence is not confirmed
 TYPE_FACTS: Final = tuple(column.name for column in files.TYPES)
@@ -23,8 +23,17 @@ _IDS: Final = ("type_id", "region_id", "provenance_id")
 _PRICES: Final = tuple(column for column in files.PRICES if column.name not in _IDS)
 
 
-@record(files.LISTED)
-class ListedOffer(Record):
+def _with_columns(cls: type[ListedOffer]) -> type[ListedOffer]:
+    """Give the class a field for each column of ``files.LISTED``; ``""``, None or 0 is unknown."""
+    for column in files.LISTED:
+        number = 0.0 if column.is_required else None
+        cls.__annotations__[column.name] = "Any"
+        setattr(cls, column.name, number if column.is_number else "")
+    return dataclass(frozen=True, slots=True, kw_only=True)(cls)
+
+
+@_with_columns
+class ListedOffer:
     """A machine as a source states it, and its prices in one region; ``files.LISTED`` says more.
 
     ``accelerator`` is the provider's own name until it is resolved, canonical in the files. A
@@ -32,6 +41,12 @@ class ListedOffer(Record):
     """
 
     provenance: Provenance | None = None
+
+    if TYPE_CHECKING:
+        __dataclass_fields__: ClassVar[dict[str, Any]]
+
+        def __init__(self, **facts: Any) -> None: ...
+        def __getattr__(self, name: str) -> Any: ...
 
     @property
     def type_key(self) -> tuple[str, str]:
@@ -76,7 +91,7 @@ def read_rows(folder: Path) -> Listed:
 
     Raises CatalogueError if a file is missing, damaged or breaks a rule.
     """
-    regions = texts(read(folder / files.REGIONS_FILE, files.REGIONS), "region")
+    regions = read(folder / files.REGIONS_FILE, files.REGIONS)["region"]
     provenances = read_provenances(folder)
     rows: list[ListedOffer] = []
     bare: list[ListedOffer] = []

@@ -1,4 +1,9 @@
-"""Choose offers from the columns: what the user asks for, cheapest first."""
+"""Choose offers from the columns: what the user asks for, cheapest first.
+
+``--gpus`` names accelerators by a name or family, memory and count ranges:
+``NAME[,NAME...][:MEMORY][:COUNT]`` with ranges ``LOW..HIGH``, either end open: ``A100:8``,
+``A100:40GB..80GB:1..8``, ``L4``, ``H100,H200:8``, ``24GB..:1`` (any accelerator).
+"""
 
 from __future__ import annotations
 
@@ -6,9 +11,10 @@ import difflib
 import fnmatch
 import math
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from datetime import UTC, date, datetime
+from typing import Any, Final
 
 import numpy as np
 
@@ -23,12 +29,6 @@ from advisor.catalogue.offer_columns import (
     TypeColumns,
 )
 from advisor.errors import UsageError
-
-# Accelerators as ``--gpus`` names them: a name or family, memory and count ranges.
-#
-# ``NAME[,NAME...][:MEMORY][:COUNT]`` with ranges ``LOW..HIGH``, either end open: ``A100:8``,
-# ``A100:40GB..80GB:1..8``, ``L4``, ``H100,H200:8``, ``24GB..:1`` (any accelerator).
-
 
 _RANGE = re.compile(
     r"(?P<low>\d+(?:\.\d+)?)?(?P<u1>GB|GiB|G)?(?P<dots>\.\.)?(?P<high>\d+(?:\.\d+)?)?(?P<u2>GB|GiB|G)?",
@@ -254,12 +254,12 @@ class OfferFilter:
 def matching_types(
     wanted: OfferFilter,
     types: TypeColumns,
-    members: Callable[[str], Collection[str]],
-    memory_gb: Floats,
+    accelerators: Mapping[str, Any],
+    aliases: Mapping[str, str],
 ) -> Bools:
-    """Return which types satisfy the filter, prices aside.
+    """Return which types satisfy the filter, priced or not.
 
-    ``memory_gb``: (types,); of one accelerator, as sold.
+    Raises UsageError if it names an accelerator or a provider that does not exist.
     """
     chosen = np.ones(len(types), dtype=bool)
     if wanted.providers:
@@ -271,7 +271,7 @@ def matching_types(
     if wanted.is_cpu_only:
         chosen &= types.accelerator_count == 0
     if wanted.gpus is not None:
-        chosen &= _matching_gpus(wanted.gpus, types, members, memory_gb)
+        chosen &= _matching_gpus(wanted.gpus, types, accelerators, aliases)
     if wanted.min_vcpus > 0:
         chosen &= types.vcpus >= wanted.min_vcpus
     if wanted.min_memory_bytes > 0:
@@ -279,18 +279,21 @@ def matching_types(
     return chosen
 
 
-def select(
-    wanted: OfferFilter, chosen_types: Bools, prices: Offers, age_of: Callable[[str], float]
-) -> Offers:
+def age_days(day: str) -> float:
+    """Return the days since a day (ISO 8601); NaN of ``""``."""
+    if not day:
+        return np.nan
+    return float((datetime.now(UTC).date() - date.fromisoformat(day)).days)
+
+
+def select(wanted: OfferFilter, chosen_types: Bools, prices: Offers) -> Offers:
     """Return the priced offers of the chosen types, cheapest first.
 
     Of equal prices on-demand ones come before spot ones, then the surest (``Provenance.doubt``);
-    the others keep the order of the tables (provider, type, region).
-
-    ``chosen_types``: shape (types,); ``age_of``: age of a day in days; naN of ``""``.
+    the others keep the order of the tables (provider, type, region). ``chosen_types``: (types,).
     """
     at = np.flatnonzero(_eligible(wanted, chosen_types, prices))
-    found = [_priced(wanted, pricing, at, prices, age_of) for pricing in PRICINGS]
+    found = [_priced(wanted, pricing, at, prices) for pricing in PRICINGS]
     index = np.concatenate([rows for rows, _ in found])
     price = np.concatenate([usd_per_h for _, usd_per_h in found])
     sizes = [len(rows) for rows, _ in found]
@@ -329,13 +332,12 @@ def _eligible(wanted: OfferFilter, chosen_types: Bools, prices: Offers) -> Bools
 
 
 def _priced(
-    wanted: OfferFilter, pricing: Pricing, rows: Ints, prices: Offers,
-    age_of: Callable[[str], float],
-) -> tuple[Ints, Floats]:  # fmt: skip
+    wanted: OfferFilter, pricing: Pricing, rows: Ints, prices: Offers
+) -> tuple[Ints, Floats]:
     """Return the rows with a wanted price for one way to pay, and these prices."""
     if wanted.is_dated or wanted.max_age_days < np.inf:
         days = [one.day_of(pricing) for one in prices.provenances]
-        good = np.array([age_of(day) <= wanted.max_age_days for day in days], dtype=bool)
+        good = np.array([age_days(day) <= wanted.max_age_days for day in days], dtype=bool)
         rows = rows[good[prices.provenance_index[rows]]]
     usd_per_h = prices.usd_per_h(pricing)[rows]
     with np.errstate(invalid="ignore"):
@@ -360,33 +362,23 @@ def _globs(names: Texts, globs: tuple[str, ...]) -> Bools:
 
 
 def _matching_gpus(
-    wanted: GpuFilter,
-    types: TypeColumns,
-    members: Callable[[str], Collection[str]],
-    memory_gb: Floats,
-) -> Bools:
-    chosen = np.zeros(len(types.accelerator_count), dtype=bool)
-    for one in (wanted, *wanted.others):
-        chosen |= _matching_one(one, types, members, memory_gb)
-    return chosen
-
-
-def _matching_one(
-    wanted: GpuFilter, types: TypeColumns, members: Callable[[str], Collection[str]],
-    memory_gb: Floats,
+    wanted: GpuFilter, types: TypeColumns, accelerators: Mapping[str, Any],
+    aliases: Mapping[str, str],
 ) -> Bools:  # fmt: skip
-    chosen = types.accelerator_count > 0
-    if wanted.names:
-        canonical = sorted({one for name in wanted.names for one in members(name)})
-        chosen &= np.isin(types.accelerator, canonical)
+    names, kind = np.unique(types.accelerator, return_inverse=True)
+    sold = (accelerators.get(name) for name in names.tolist())
+    memory_gb = np.array([np.nan if one is None else one.memory_gb for one in sold])[kind]
     count = types.accelerator_count
-    chosen &= (count >= wanted.min_count) & (count <= wanted.max_count)
-    if wanted.min_memory_gb > 0 or wanted.max_memory_gb < np.inf:
-        chosen &= (memory_gb >= wanted.min_memory_gb) & (memory_gb <= wanted.max_memory_gb)
+    chosen = np.zeros(len(types), dtype=bool)
+    for one in (wanted, *wanted.others):
+        fits = (count > 0) & (count >= one.min_count) & (count <= one.max_count)
+        if one.names:
+            members = (resolve(name, accelerators, aliases) for name in one.names)
+            fits &= np.isin(types.accelerator, sorted(frozenset().union(*members)))
+        if one.min_memory_gb > 0 or one.max_memory_gb < np.inf:
+            fits &= (memory_gb >= one.min_memory_gb) & (memory_gb <= one.max_memory_gb)
+        chosen |= fits
     return chosen
-
-
-# Configurations as users write them.
 
 
 _COUNTED: Final = re.compile(r"(?P<count>\d+)\s*[x×]\s*(?P<name>\S+)")

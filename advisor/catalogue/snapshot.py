@@ -3,6 +3,10 @@
 Files under CC BY-SA and parts with another licence may be missing; what they fill stays unknown.
 Tables that a snapshot made by ``update`` does not carry (accelerators, links) come from the
 bundled one.
+
+The snapshot in use is the bundled one, or the newest that ``update`` made. Snapshots are folders
+that are never changed after they were made; a small file names the one in use and is replaced
+atomically, so that a crash at any moment leaves the old one or the new one.
 """
 
 from __future__ import annotations
@@ -13,11 +17,12 @@ import io
 import json
 import re
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -26,16 +31,7 @@ from advisor.catalogue import files
 from advisor.catalogue.accelerators import Accelerator, listed, other_names, read_accelerators
 from advisor.catalogue.offer_columns import Floats, Offers, Provenance, Texts, TypeColumns
 from advisor.catalogue.specifications import build_types
-from advisor.catalogue.tables import (
-    Column,
-    Values,
-    parse_numbers,
-    read,
-    read_bytes,
-    read_facts,
-    texts,
-    unpack,
-)
+from advisor.catalogue.tables import Column, parse_numbers, read, read_bytes, read_facts, unpack
 from advisor.collectors import atomic, bounded
 from advisor.collectors.atomic import config_folder
 from advisor.errors import CatalogueError
@@ -44,18 +40,9 @@ from advisor.providers import bills
 __all__ = ["cache_folder", "config_folder"]
 
 
-# Folders of what the catalogue fetched.
-
-
 def cache_folder() -> Path:
     """Return the folder of updated snapshots and downloads: all of it can be fetched again."""
     return atomic.cache_folder() / "catalogue"
-
-
-# A table of numbers that was parsed before is read as an array: ten times as fast.
-#
-# The copy is keyed by the table's bytes and its declaration, so it cannot be stale; it is never
-# required, and whatever goes wrong with it only costs the time to parse again.
 
 
 _KEPT: Final = 8  # files; a snapshot has two or three tables, an update makes new ones
@@ -64,6 +51,10 @@ _SMALL_BYTES: Final = 100_000  # parsed in a few milliseconds anyway
 
 def read_numbers(path: Path, columns: Sequence[Column]) -> dict[str, Floats]:
     """Read a table of numbers, one float array a declared column; a missing one is all NaN.
+
+    A table that was parsed before is read as an array, ten times as fast. The copy is keyed by the
+    table's bytes and its declaration, so it cannot be stale; whatever goes wrong with it only
+    costs the time to parse again.
 
     Raises CatalogueError if the file cannot be read or a cell breaks its column's rule.
     """
@@ -100,7 +91,7 @@ def _save(copy: Path, matrix: Floats) -> None:
             old.unlink()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Snapshot:
     """What one folder holds; ``folders`` are where further files of it are looked for."""
 
@@ -111,7 +102,10 @@ class Snapshot:
     aliases: Mapping[str, str]
 
 
-def read_snapshot(folder: Path, bundled: Path) -> Snapshot:
+Kind = TypeVar("Kind", bound=Snapshot)
+
+
+def read_snapshot(folder: Path, bundled: Path, kind: type[Kind]) -> Kind:
     """Read the tables of ``folder``; those it lacks come from ``bundled``.
 
     Raises CatalogueError if a file is missing, damaged or breaks a rule: the error names file, row
@@ -126,7 +120,7 @@ def read_snapshot(folder: Path, bundled: Path) -> Snapshot:
     parts = part_names(folder)
     tables = [read(folder / f"types{part}.csv.gz", files.TYPES) for part in parts]
     types = build_types(
-        _concatenated(tables),
+        {name: np.concatenate([table[name] for table in tables]) for name in tables[0]},
         find(folders, files.SPECIFICATIONS_FILE),
         {
             name: find(folders, name)
@@ -136,7 +130,7 @@ def read_snapshot(folder: Path, bundled: Path) -> Snapshot:
     )
     _check_unique(types)
     prices = _prices(folder, parts, types, [len(table["provider"]) for table in tables])
-    return Snapshot(
+    return kind(
         folders=folders,
         types=types,
         prices=prices,
@@ -186,31 +180,20 @@ def _is_day(text: str) -> bool:
         return False
 
 
-def _concatenated(tables: Sequence[Mapping[str, Values]]) -> dict[str, Values]:
-    out: dict[str, Values] = {}
-    for name, first in tables[0].items():
-        if isinstance(first, list):
-            out[name] = [value for table in tables for value in texts(table, name)]
-        else:
-            out[name] = np.concatenate([np.asarray(table[name]) for table in tables])
-    return out
-
-
 def _check_unique(types: TypeColumns) -> None:
-    seen: set[tuple[str, str]] = set()
-    for pair in zip(types.provider.tolist(), types.name.tolist(), strict=True):
-        if pair in seen:
+    pairs = Counter(zip(types.provider.tolist(), types.name.tolist(), strict=True))
+    for (provider, name), count in pairs.most_common(1):
+        if count > 1:
             raise CatalogueError(
-                f"types.csv.gz holds {pair[1]!r} of {pair[0]} twice",
+                f"types.csv.gz holds {name!r} of {provider} twice",
                 hint="keep one row, and one spelling of its name",
             )
-        seen.add(pair)
 
 
 def _prices(
     folder: Path, parts: Sequence[str], types: TypeColumns, lengths: Sequence[int]
 ) -> Offers:
-    regions = np.array(texts(read(folder / files.REGIONS_FILE, files.REGIONS), "region"))
+    regions = np.array(read(folder / files.REGIONS_FILE, files.REGIONS)["region"])
     provenances = read_provenances(folder)
     tables, first_type = [], 0
     for part, length in zip(parts, lengths, strict=True):
@@ -234,22 +217,17 @@ def _price_columns(
     rank[order] = np.arange(len(regions))
     shortest_h, step_h = bills(types.provider, types.accelerator_count)
     type_index = table["type_id"].astype(np.int64)
-    return Offers(
+    return Offers.filled(
+        len(type_index),
         type_index=type_index,
         region_index=rank[table["region_id"].astype(np.int64)],
         regions=regions[order],
-        on_demand_usd_per_h=table["on_demand_usd_per_h"],
-        spot_usd_per_h=table["spot_usd_per_h"],
-        reserved_1y_usd_per_h=table["reserved_1y_usd_per_h"],
-        reserved_3y_usd_per_h=table["reserved_3y_usd_per_h"],
-        spot_interruption_band=table["spot_interruption_band"],
-        max_instances=np.full(len(table["type_id"]), np.inf),
+        max_instances=np.inf,
         shortest_bill_h=shortest_h[type_index],
         bill_step_h=step_h[type_index],
         provenance_index=table["provenance_id"].astype(np.int64),
         provenances=provenances,
-        pricing=np.full(len(type_index), ""),
-        price_usd_per_h=np.full(len(type_index), np.nan),
+        **{name: column for name, column in table.items() if not name.endswith("_id")},
     )
 
 
@@ -262,12 +240,6 @@ def _check_references(values: Floats, limit: int, name: str, column: str) -> Non
             f"it refers to, which has {limit}",
             hint="the files of this snapshot do not belong together: get all of them again",
         )
-
-
-# The snapshot in use: the bundled one, or the newest that ``update`` made.
-#
-# Snapshots are folders that are never changed after they were made; a small file names the one in
-# use and is replaced atomically, so that a crash at any moment leaves the old one or the new one.
 
 
 KEPT: Final = 3  # snapshots: the one in use, the one before, and one more
@@ -293,12 +265,13 @@ def named_folder(name: str) -> Path:
 
     Raises CatalogueError if it is no folder.
     """
-    if name == "bundled":
-        return bundled_folder()
-    if name == "current":
-        return current_folder()
-    if name == "previous":
-        return previous_folder(current_folder())
+    usual: dict[str, Callable[[], Path]] = {
+        "bundled": bundled_folder,
+        "current": current_folder,
+        "previous": lambda: previous_folder(current_folder()),
+    }
+    if name in usual:
+        return usual[name]()
     if not Path(name).is_dir():
         raise CatalogueError(
             f"no snapshot {name!r}", hint="write bundled, current, previous, or a folder"

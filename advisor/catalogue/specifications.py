@@ -1,4 +1,18 @@
-"""Build the type columns: what providers state, and what others measured to fill the holes."""
+"""Build the type columns: what providers state, and what others measured to fill the holes.
+
+The speed of a vCPU is CoreMark's, run with all vCPUs busy and divided by their number, so that
+hyperthreads and whole cores compare. A hole is filled by the first rule that applies; the errors
+are those of measured types held out (``lab/speed/catalogue_core_speed.py``, 2026-11-21):
+
+1. the median of its family, e.g. ``m5`` of ``m5.large`` (median error 2 %, 90th percentile 8 %)
+2. other benchmarks of the type (6-9 %, 19-25 %), or of its family
+3. the median of the types with its processor (5 %, 46 %: a vCPU may be a core or half of one)
+
+What pages of providers state goes by the names of types: ``processors.csv`` names the processor
+of types of which the collected specifications name none, ``burstable.csv`` says which share of
+each virtual CPU lasts on types that burst, and what happens beyond it. Their rows are globs of
+names; of each file the first that fits counts.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +20,7 @@ import re
 from collections.abc import Hashable, Mapping, Sequence
 from fnmatch import translate
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
 import numpy as np
@@ -15,20 +30,9 @@ from advisor.catalogue import files
 from advisor.catalogue.accelerators import Accelerator
 from advisor.catalogue.networks import network_columns
 from advisor.catalogue.offer_columns import Floats, Ints, SpeedSource, Texts, TypeColumns
-from advisor.catalogue.tables import Column, Values, numbers, read, texts
+from advisor.catalogue.tables import Column, Values, read
 from advisor.errors import CatalogueError
 from advisor.planners.core import GB, GIB
-
-# Speed of one vCPU: fill the holes between the measured instance types, and say how.
-#
-# CoreMark was run with all vCPUs busy and divided by their number, so hyperthreads and whole cores
-# compare. A hole is filled by the first rule that applies; the errors are those of measured types
-# held out (``lab/speed/catalogue_core_speed.py``, 2026-11-21):
-#
-# 1. the median of its family, e.g. ``m5`` of ``m5.large`` (median error 2 %, 90th percentile 8 %)
-# 2. other benchmarks of the type (6-9 %, 19-25 %), or of its family
-# 3. the median of the types with its processor (5 %, 46 %: a vCPU may be a core or half of one)
-
 
 _NOISE = re.compile(
     r"\(r\)|\(tm\)|intel|amd|arm|xeon|platinum|gold|epyc|cpu|processor|\d+-core|\d+ core"
@@ -107,15 +111,8 @@ def _medians(keys: Sequence[Hashable], known: Floats) -> Floats:
     for one, value in zip(keys, speeds, strict=True):
         if one in wanted and value == value:
             groups.setdefault(one, []).append(value)
-    medians = {key: _median(values) for key, values in groups.items()}
+    medians = {key: median(values) for key, values in groups.items()}
     return np.array([medians.get(key, np.nan) for key in keys])
-
-
-def _median(values: list[float]) -> float:
-    """Return the median; NumPy's takes thirty times as long for the few values here."""
-    ordered = sorted(values)
-    half = len(ordered) // 2
-    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
 def build_types(
@@ -132,7 +129,7 @@ def build_types(
     unknown; ``pages``: by name the files of what providers' pages state (networks, processors,
     baselines), likewise.
     """
-    stated = {column: np.asarray(values) for column, values in table.items()}
+    stated = dict(table)
     provider, name = stated["provider"], stated.pop("instance_type")
     extra = _measured(share_alike, provider, name)
     for column in ("vcpus", "memory_gib"):
@@ -173,20 +170,18 @@ def build_types(
             "local_ssd_bytes": GB * stated.pop("local_ssd_gb"),
         }
     )
-    return TypeColumns(**stated | known)
+    return TypeColumns.filled(len(name), device=-1, **stated | known)
 
 
 def _measured(path: Path | None, provider: Texts, name: Texts) -> dict[str, NDArray[Any]]:
     """Return the columns of the share-alike table, spread over all types."""
     table = _table_or_none(path, files.SHARE_ALIKE_SPECIFICATIONS)
-    pairs = zip(texts(table, "provider"), texts(table, "instance_type"), strict=True)
+    pairs = zip(table["provider"], table["instance_type"], strict=True)
     rows = {pair: at for at, pair in enumerate(pairs)}
     keys = zip(provider.tolist(), name.tolist(), strict=True)
     at = np.array([rows.get(key, len(rows)) for key in keys], dtype=np.int64)
     return {
-        column.name: np.append(np.asarray(table[column.name]), np.nan if column.is_number else "")[
-            at
-        ]
+        column.name: np.append(table[column.name], column.unknown)[at]
         for column in files.SHARE_ALIKE_SPECIFICATIONS[2:]
     }
 
@@ -203,13 +198,6 @@ def _accelerator_memory(names: Texts, accelerators: Mapping[str, Accelerator]) -
     return np.array([memory.get(name, np.nan) for name in listed])
 
 
-# What pages of the providers state of processors, by the names of the types.
-#
-# ``processors.csv`` names the processor of types of which the collected specifications name none.
-# ``burstable.csv`` says which share of each virtual CPU lasts on types that burst, and what
-# happens beyond it. Their rows are globs of names; of each file the first that fits counts.
-
-
 _CREDITS_PER_H: Final = 60.0  # a credit is a virtual CPU for a minute
 
 
@@ -224,7 +212,7 @@ def _processor_columns(
     """
     table = _table_or_none(path, files.PROCESSORS)
     row = _named_rows(table, provider, np.where(cpu_model == "", name, ""))
-    stated = np.array([*texts(table, "cpu_model"), ""])[row]
+    stated = np.array([*table["cpu_model"], ""])[row]
     return np.where(cpu_model == "", stated, cpu_model), _pages(table)[row]
 
 
@@ -243,10 +231,10 @@ def _burst_columns(
     row = _named_rows(table, provider, name)
 
     def of_rows(column: str, others: float) -> Floats:
-        return np.append(numbers(table, column), others)[row]
+        return np.append(table[column], others)[row]
 
     baseline = of_rows("vcpu_baseline", 1.0)
-    is_at_baseline = np.array([*texts(table, "coremark_at"), ""])[row] == "baseline"
+    is_at_baseline = np.array([*table["coremark_at"], ""])[row] == "baseline"
     columns = {
         "cpu_baseline": baseline,
         "cpu_launch_h": np.nan_to_num(of_rows("launch_credits", 0.0)) / _CREDITS_PER_H,
@@ -264,7 +252,7 @@ def _table_or_none(path: Path | None, columns: Sequence[Column]) -> Mapping[str,
 
 def _named_rows(table: Mapping[str, Values], provider: Texts, name: Texts) -> Ints:
     """Return the row of each type, the number of rows where none fits."""
-    owners, globs = texts(table, "provider"), texts(table, "instance_types")
+    owners, globs = table["provider"], table["instance_types"]
     row = np.full(len(name), len(globs))
     for owner in sorted(set(owners)):
         own = [at for at, one in enumerate(owners) if one == owner]
@@ -278,6 +266,6 @@ def _named_rows(table: Mapping[str, Values], provider: Texts, name: Texts) -> In
 
 def _pages(table: Mapping[str, Values]) -> Texts:
     """Return the page of every row with its licence and day, and nothing for no row."""
-    columns = (texts(table, name) for name in ("source", "licence", "as_of"))
+    columns = (table[name] for name in ("source", "licence", "as_of"))
     cells = zip(*columns, strict=True)
     return np.array([*(f"{page} ({licence}; {day})" for page, licence, day in cells), ""])

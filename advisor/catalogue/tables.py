@@ -10,17 +10,16 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import math
 import warnings
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final, Literal, cast
 
 import numpy as np
 
-from advisor.catalogue.offer_columns import Bools, Floats, Recorded, with_fields
+from advisor.catalogue.offer_columns import Bools, Floats, TableRow
 from advisor.collectors import atomic, bounded
 from advisor.errors import CatalogueError
 
@@ -28,7 +27,7 @@ MAX_BYTES: Final = 256 * 2**20  # of text; the bundled tables together have 5 MB
 MAX_ROWS: Final = 2_000_000  # twenty times the bundled table
 _END_OF_ROW: Final = -1e300  # no column allows it
 
-Values = list[str] | Floats
+Values = Any  # of a column: a list of texts, or numbers as an array
 # How a cell is read: ``names`` are texts with semicolons between, a ``flag`` is "yes" or empty.
 Kind = Literal["number", "integer", "text", "names", "flag"]
 
@@ -54,25 +53,15 @@ class Column:
         """Whether its cells are numbers."""
         return self.kind in ("number", "integer")
 
+    @property
+    def unknown(self) -> Any:
+        """What stands for an empty cell."""
+        return np.nan if self.is_number else ""
+
 
 def text(name: str, means: str = "", **rules: Any) -> Column:
     """Declare a column of text."""
     return Column(name=name, kind="text", means=means, **rules)
-
-
-def record(columns: Sequence[Column]) -> Callable[[type[Recorded]], type[Recorded]]:
-    """Make a class a frozen row of a table: a field for the fact of each column.
-
-    What is left out is unknown: ``""`` or None, and 0 where the column must have a number.
-    """
-    return with_fields(
-        {
-            column.fact or column.name: (0.0 if column.is_required else None)
-            if column.is_number
-            else ""
-            for column in columns
-        }
-    )
 
 
 def read_bytes(path: Path) -> bytes:
@@ -115,6 +104,11 @@ def read(path: Path, columns: Sequence[Column]) -> dict[str, Values]:
     return parse(unpack(read_bytes(path), path), columns, path.name)
 
 
+def read_records(path: Path | None, columns: Sequence[Column]) -> tuple[TableRow, ...]:
+    """Return what ``read_facts`` does as rows with attributes; none without a file."""
+    return tuple(TableRow(**row) for row in read_facts(path, columns)) if path else ()
+
+
 def read_facts(path: Path, columns: Sequence[Column]) -> list[dict[str, Any]]:
     """Read a table as one mapping a row, by the names and in the units of the facts.
 
@@ -123,22 +117,19 @@ def read_facts(path: Path, columns: Sequence[Column]) -> list[dict[str, Any]]:
     """
     table = read(path, columns)
     length = max(map(len, table.values()), default=0)
-    facts = {
-        column.fact or column.name: _facts(table.get(column.name, [""] * length), column)
-        for column in columns
-    }
-    return [dict(zip(facts, row, strict=True)) for row in zip(*facts.values(), strict=True)]
+    names = [column.fact or column.name for column in columns]
+    facts = (_facts(table.get(one.name, [one.unknown] * length), one) for one in columns)
+    return [dict(zip(names, row, strict=True)) for row in zip(*facts, strict=True)]
 
 
 def _facts(cells: Values, column: Column) -> Sequence[Any]:
-    if isinstance(cells, list) and not column.is_number:
-        if column.kind == "names":
-            return [tuple(one.strip() for one in cell.split(";") if one.strip()) for cell in cells]
-        return [cell == "yes" for cell in cells] if column.kind == "flag" else cells
-    blank = [math.nan] * len(cells)
-    numbers = [known(cell, column.unit) for cell in (blank if isinstance(cells, list) else cells)]
-    is_whole = column.kind == "integer"
-    return [None if one is None else int(one) for one in numbers] if is_whole else numbers
+    if column.is_number:
+        whole = int if column.kind == "integer" else float
+        numbers = (np.asarray(cells, float) * column.unit).tolist()
+        return [None if one != one else whole(one) for one in numbers]
+    if column.kind == "names":
+        return [tuple(one.strip() for one in cell.split(";") if one.strip()) for cell in cells]
+    return [cell == "yes" for cell in cells] if column.kind == "flag" else list(cells)
 
 
 def parse(content: str, columns: Sequence[Column], name: str) -> dict[str, Values]:
@@ -288,24 +279,3 @@ def _number(value: str) -> float:
 def _fault(name: str, row: int, column: str, what: str, hint: str = "") -> CatalogueError:
     place = f"{name}, row {row}" + (f", column {column!r}" if column else "")
     return CatalogueError(f"{place}: {what}", hint=hint or "correct that cell and try again")
-
-
-def texts(table: Mapping[str, Values], name: str) -> list[str]:
-    """Return a column that was declared as text."""
-    values = table[name]
-    if not isinstance(values, list):
-        raise TypeError(f"{name} is a column of numbers")
-    return values
-
-
-def known(value: float, unit: float = 1.0) -> float | None:
-    """Return a cell in SI units; None where it is empty."""
-    return None if value != value else float(value) * unit
-
-
-def numbers(table: Mapping[str, Values], name: str) -> Floats:
-    """Return a column that was declared as numbers."""
-    values = table[name]
-    if isinstance(values, list):
-        raise TypeError(f"{name} is a column of text")
-    return values

@@ -7,7 +7,7 @@ import csv
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import date
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -88,7 +88,6 @@ class CatalogueList(Printed):
         from advisor.catalogue import (
             Catalogue,
             OfferFilter,
-            first_offers,
             list_record,
             ordered_offers,
             parse_gpus,
@@ -114,7 +113,7 @@ class CatalogueList(Printed):
         found = ordered_offers(catalogue, offers, self.sort.value, cheapest=self.cheapest)
         form = Form.json if self.as_json else self.form
         limit = self.top if self.top is not None else (20 if form is Form.table else len(found))
-        record = list_record(catalogue, first_offers(found, limit), len(found))
+        record = list_record(catalogue, found.take(slice(limit)), len(found))
         _warn_of_age(catalogue)
         if form is Form.csv:
             _write_csv(record["offers"])
@@ -173,7 +172,7 @@ class CatalogueStorage(Printed):
 
         providers, regions = _parts(self.cloud), _parts(self.region)
         found = [
-            asdict(one)
+            vars(one)
             for one in Catalogue.load(self.path).other_prices
             if (not providers or one.provider in providers)
             and (not regions or any(fnmatchcase(one.region, glob) for glob in regions))
@@ -198,13 +197,12 @@ class CatalogueDiff(Printed):
     # fmt: on
 
     def __call__(self) -> None:
-        from advisor.answer import to_record
         from advisor.catalogue import Catalogue, difference, named_folder
 
         folders = [named_folder(name) for name in (self.old, self.new)]
         before, after = (Catalogue.load(folder, with_overrides=False) for folder in folders)
         compared = {"schema_version": 1, "old": str(folders[0]), "new": str(folders[1])}
-        record = compared | to_record(difference(before, after))
+        record = compared | difference(before, after)
         _print(record, "difference", as_json=self.as_json, top=self.top)
 
 

@@ -190,7 +190,7 @@ def is_no_faster(case: StepCase, type_index: Integers, than: int) -> NDArray[np.
     found &= is_laid_out_by_shape(case, type_index) == is_laid_out_by_shape(case, other)
     for column in (fleet.device, fleet.per_node, fleet.domain_machines, fleet.is_rdma):
         found &= column[type_index] == column[than]
-    for better in (fleet.intra_bytes_per_s, fleet.network_bytes_per_s, fleet.host_memory_bytes,
+    for better in (fleet.intra_bytes_per_s, fleet.network_bytes_per_s, fleet.memory_bytes,
                    -fleet.intra_latency_s, -fleet.network_latency_s):  # fmt: skip
         found &= better[type_index] <= better[than]
     return np.asarray(found)
@@ -294,7 +294,7 @@ def refusal(case: StepCase | None, columns: TimeColumns, row: int) -> PlanningEr
 def _of_processes(case: StepCase, kind: int) -> PlanningError | None:
     """Return by how much a machine's main memory misses the processes of its ranks, if it does."""
     needed = float(host_needed_bytes(case.job, case.work, case.fleet, np.array([kind]))[0]) / GIB
-    there = float(case.fleet.host_memory_bytes[kind]) / GIB
+    there = float(case.fleet.memory_bytes[kind]) / GIB
     if not needed > there:
         return None
     ranks = int(case.fleet.per_node[kind])

@@ -19,13 +19,12 @@ from numpy.typing import NDArray
 
 from advisor import data
 from advisor.answer import fitted
-from advisor.catalogue import Accelerator
+from advisor.catalogue import Accelerator, TypeColumns
 from advisor.collectors.derive import MOST_RATIO, ratio
 from advisor.estimate.knowledge.layout_model import LayoutModel, load
 from advisor.estimate.time_columns import CODE, TimeColumns, no_times
 from advisor.jobs import ACTUAL_LOG_SD, Job, data_in_s
 from advisor.machines import (
-    Fleet,
     calibration_parameters,
     device_parameters,
     host_device,
@@ -395,7 +394,7 @@ class StepCase:
 
     job: Job
     work: Work
-    fleet: Fleet
+    fleet: TypeColumns
     anchors: Anchors  # measured steps against the model's
     constants: Constants
     # the catalogue's rows by name: kernels' generation and links to the host

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from advisor import data
 from advisor.answer import COMPLETIONS, CompletionWay, Estimate, Part, fitted
-from advisor.catalogue import Catalogue, Offers, OtherPrice, TypeColumns
+from advisor.catalogue import Catalogue, Offers, TableRow, TypeColumns
 from advisor.estimate.time_columns import TimeColumns
 from advisor.jobs import RUN_LOG_SD, Job, write_bytes_per_s
 from advisor.machines import surplus_usd_per_h
@@ -510,7 +510,7 @@ def side_prices(catalogue: Catalogue) -> SidePrices:
     return provider, storage, egress
 
 
-def _put(row: Floats, columns: Mapping[str, int], price: OtherPrice, usd: float) -> None:
+def _put(row: Floats, columns: Mapping[str, int], price: TableRow, usd: float) -> None:
     """Set a price in its region; one that has none of its own fills what is still unknown."""
     if price.region in _EVERYWHERE:
         row[np.isnan(row)] = usd

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from advisor.answer import Answer, Candidate, CompletionWay, Configuration, Offer, to_record
-from advisor.catalogue import Catalogue, InstanceType, Offers, Pricing
+from advisor.catalogue import Catalogue, Offers, Pricing, TableRow
 from advisor.collectors.watch import (
     cached_benchmark,
     cached_or_measured,
@@ -284,7 +284,7 @@ def _check_status(
 def _estimate(
     predictor: Predictor, job: Job, columns: TimeColumns, machine: tuple[Offer, int],
     device: Device | None, coverage: float, *, is_recorded: bool = False,
-    of_type: InstanceType | None = None,
+    of_type: TableRow | None = None,
 ) -> Answer:  # fmt: skip
     row = row_answer(job, columns, 0, coverage, device)
     if is_recorded:

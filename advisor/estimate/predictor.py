@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.answer import Candidate, CompletionWay, Explanation, Predictions, Refused
-from advisor.catalogue import Catalogue, InstanceType, OfferFilter, Offers, Pricing
+from advisor.catalogue import Catalogue, OfferFilter, Offers, Pricing, TableRow, TypeColumns
 from advisor.errors import UsageError
 from advisor.estimate.answer import candidate, explanation, on_demand_price, reasons
 from advisor.estimate.best import best_columns
@@ -39,7 +39,7 @@ from advisor.estimate.ways.model_parallel import check_stack
 from advisor.estimate.ways.programs import program_columns
 from advisor.estimate.ways.recorded_units import check_space
 from advisor.jobs import NO_LENGTH, Job, as_commonly_run, load_job
-from advisor.machines import Fleet, catalogue_fleet, limited_fleet, slowed_by_baseline
+from advisor.machines import catalogue_fleet, limited_fleet, slowed_by_baseline
 from advisor.planners.core import HOUR_S, Device, Work
 from advisor.planners.layouts import SearchSpace
 from advisor.planners.step import Devices, is_known_by_runs, step_time, steps_s, unmeasured
@@ -72,7 +72,7 @@ class Predictor:
     ) -> None:
         self.catalogue = catalogue if catalogue is not None else Catalogue.load()
         self._constants = constants
-        self._limited: dict[tuple[float | None, float | None, bool], Fleet] = {}
+        self._limited: dict[tuple[float | None, float | None, bool], TypeColumns] = {}
         self.own_runs = OwnRuns(self)
         # what was last asked of the catalogue's machines, with what was found of them
         self._cases: tuple[tuple[Job, tuple[object, ...], StepCase], ...] = ()
@@ -118,11 +118,11 @@ class Predictor:
         return float(np.exp(factor[0]))
 
     @cached_property
-    def fleet(self) -> Fleet:
+    def fleet(self) -> TypeColumns:
         """The catalogue's types as columns."""
         return catalogue_fleet(self.catalogue)
 
-    def fleet_of(self, job: Job) -> Fleet:
+    def fleet_of(self, job: Job) -> TypeColumns:
         """Return the catalogue's types as the job's limits leave them to it, made once."""
         key = job.compute_threads, job.limits.cores, job.is_rehearsed
         if key not in self._limited:
@@ -150,7 +150,7 @@ class Predictor:
         self,
         job: Job,
         *,
-        fleet: Fleet | None = None,
+        fleet: TypeColumns | None = None,
         space: SearchSpace | None = None,
         known_network: bool = False,
         believes: bool = True,
@@ -178,7 +178,7 @@ class Predictor:
         return case
 
     def _case(
-        self, job: Job, machines: Fleet, space: SearchSpace | None, *, known_network: bool,
+        self, job: Job, machines: TypeColumns, space: SearchSpace | None, *, known_network: bool,
         believes: bool,
     ) -> StepCase:  # fmt: skip
         if space is not None:
@@ -218,7 +218,7 @@ class Predictor:
         type_index: NDArray[np.int64],
         count: NDArray[np.int64],
         *,
-        fleet: Fleet | None = None,
+        fleet: TypeColumns | None = None,
         space: SearchSpace | None = None,
         known_network: bool = False,
     ) -> TimeColumns:
@@ -261,7 +261,7 @@ class Predictor:
         type_index: NDArray[np.int64],
         count: NDArray[np.int64],
         *,
-        fleet: Fleet | None = None,
+        fleet: TypeColumns | None = None,
         space: SearchSpace | None = None,
         known_network: bool = False,
     ) -> TimeColumns:
@@ -279,7 +279,7 @@ class Predictor:
         return self.corrected(job, columns, fleet=fleet)
 
     def corrected(
-        self, job: Job, columns: TimeColumns, *, fleet: Fleet | None = None
+        self, job: Job, columns: TimeColumns, *, fleet: TypeColumns | None = None
     ) -> TimeColumns:
         """Return columns with what was learned from runs, and with what lasts of processors.
 
@@ -397,7 +397,7 @@ class Predictor:
         return self.physics_columns(job, np.array(rows), np.array([count for _, count in parts]))
 
     def cheapest(
-        self, row: InstanceType, *, region: str | None = None, pricing: Pricing = "on-demand"
+        self, row: TableRow, *, region: str | None = None, pricing: Pricing = "on-demand"
     ) -> tuple[Offers, int | None]:
         """Return a type's offers, and the row of the cheapest; None where there is none."""
         offers = self.catalogue.select(

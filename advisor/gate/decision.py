@@ -25,7 +25,7 @@ from advisor.answer import (
     Recorded,
 )
 from advisor.ask import Constraints, Question, layout_space
-from advisor.catalogue import Catalogue, InstanceType, OfferFilter, Offers, Pricing
+from advisor.catalogue import Catalogue, OfferFilter, Offers, Pricing, TableRow
 from advisor.collectors.errors import RecordingError, counted
 from advisor.collectors.format import Recording
 from advisor.errors import AdvisorError, CatalogueError, UsageError
@@ -365,7 +365,7 @@ def _rented(job: Job, asked: AskedMachines, question: Question, predictor: Predi
 
 
 def _offers(
-    asked: AskedMachines, row: InstanceType, limits: Constraints, predictor: Predictor
+    asked: AskedMachines, row: TableRow, limits: Constraints, predictor: Predictor
 ) -> tuple[Offers, tuple[Reason, ...]]:
     """Return the offers of a type, cheapest first, and what the limits have against them all."""
     region = asked.region or limits.region

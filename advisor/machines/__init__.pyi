@@ -18,7 +18,6 @@ from .devices import own_steps_file as own_steps_file
 from .devices import processor as processor
 from .devices import residual_parameters as residual_parameters
 from .devices import suite_device as suite_device
-from .fleet import Fleet as Fleet
 from .fleet import alike as alike
 from .fleet import assumed_network_log_sd as assumed_network_log_sd
 from .fleet import catalogue_fleet as catalogue_fleet

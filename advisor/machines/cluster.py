@@ -1,4 +1,19 @@
-"""A cluster as a user names it: groups of equal machines, with what they cost where known."""
+"""A cluster as a user names it: groups of equal machines, with what they cost where known.
+
+``"2x a2-highgpu-8g + 4x g2-standard-48"`` names instance types of the catalogue;
+``"8xA100-80GB:nvlink@200Gbps,4xL4@25Gbps"`` names accelerators: ``[MACHINES x] GPUS x NAME``,
+the link inside a machine after a colon (``nvlink`` or ``pcie``; the card's own otherwise) and
+its power limit after another (``:500W``, as ``nvidia-smi`` says it), and
+the machine's network after an at sign (otherwise that of machines that are rented with these
+accelerators; from 100 Gbps on, as sold or as measured of such a card, it is taken to bypass the
+kernel, as InfiniBand and EFA do). More than eight GPUs without a number of machines are in as
+many as hold them (``machines_filled``).
+``72xGB200`` is a rack: 18 machines of four whose NVLink
+joins all 72, each with that network. Groups are joined by ``+`` or a comma, and the two forms
+may be mixed. A file (``.json`` or ``.toml``) has a list ``groups`` of tables with
+``instance_type`` and ``count``, or ``gpu``, ``gpus_per_node``, ``nodes``, ``link``,
+``power_limit_w`` and ``network_gbps``.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +32,9 @@ from advisor.catalogue import (
     Accelerator,
     AssumedNetwork,
     Catalogue,
-    InstanceType,
     KnownNetworks,
     OfferFilter,
+    TableRow,
     link_between,
 )
 from advisor.collectors import bounded
@@ -71,23 +86,6 @@ class ClusterGroup:
 
 
 Cluster = tuple[ClusterGroup, ...]  # that trains one job; several groups are a mixed one
-
-
-# Clusters as text and files.
-#
-# ``"2x a2-highgpu-8g + 4x g2-standard-48"`` names instance types of the catalogue;
-# ``"8xA100-80GB:nvlink@200Gbps,4xL4@25Gbps"`` names accelerators: ``[MACHINES x] GPUS x NAME``,
-# the link inside a machine after a colon (``nvlink`` or ``pcie``; the card's own otherwise) and
-# its power limit after another (``:500W``, as ``nvidia-smi`` says it), and
-# the machine's network after an at sign (otherwise that of machines that are rented with these
-# accelerators; from 100 Gbps on, as sold or as measured of such a card, it is taken to bypass the
-# kernel, as InfiniBand and EFA do). More than eight GPUs without a number of machines are in as
-# many as hold them (``machines_filled``).
-# ``72xGB200`` is a rack: 18 machines of four whose NVLink
-# joins all 72, each with that network. Groups are joined by ``+`` or a comma, and the two forms
-# may be mixed. A file (``.json`` or ``.toml``) has a list ``groups`` of tables with
-# ``instance_type`` and ``count``, or ``gpu``, ``gpus_per_node``, ``nodes``, ``link``,
-# ``power_limit_w`` and ``network_gbps``.
 
 
 _HINT: Final = (
@@ -162,11 +160,11 @@ def parse_cluster(text: str, catalogue: Catalogue) -> Cluster:
     if not all(items):
         raise UsageError(f"cannot read the cluster {text!r}", hint=_HINT)
     groups = _merged([_group(item, catalogue) for item in items])
-    types = [t for _, t in groups if t is not None]
-    prices, region = _prices(types, catalogue)
+    wanted = {group.type_index for group in groups if group.type_index is not None}
+    prices, region = _prices(wanted, catalogue)
     return tuple(
-        replace(g, region=region, price_usd_per_h=None if t is None else prices.get(t.index))
-        for g, t in groups
+        replace(group, region=region, price_usd_per_h=prices.get(group.type_index))
+        for group in groups
     )
 
 
@@ -182,19 +180,15 @@ def one_group(text: str, catalogue: Catalogue) -> ClusterGroup:
     return groups[0]
 
 
-def _merged(
-    groups: list[tuple[ClusterGroup, InstanceType | None]],
-) -> list[tuple[ClusterGroup, InstanceType | None]]:
+def _merged(groups: Iterable[ClusterGroup]) -> list[ClusterGroup]:
     """Join groups of the same machine: named twice is the sum, not a mixed cluster."""
-    found: dict[Node, tuple[ClusterGroup, InstanceType | None]] = {}
-    for group, of_type in groups:
+    found: dict[Node, ClusterGroup] = {}
+    for group in groups:
         known = found.get(group.node)
-        count = group.count + (known[0].count if known else 0)
-        found[group.node] = replace(group, count=count), of_type
-    labels = [group.label for group, _ in found.values()]
+        found[group.node] = replace(group, count=group.count + (known.count if known else 0))
+    labels = [group.label for group in found.values()]
     return [
-        (group if labels.count(group.label) == 1 else _told_apart(group), of_type)
-        for group, of_type in found.values()
+        group if labels.count(group.label) == 1 else _told_apart(group) for group in found.values()
     ]
 
 
@@ -205,7 +199,7 @@ def _told_apart(group: ClusterGroup) -> ClusterGroup:
     return replace(group, label=f"{group.label}:{link}@{rate:g}Gbps")
 
 
-def _group(item: str, catalogue: Catalogue) -> tuple[ClusterGroup, InstanceType | None]:
+def _group(item: str, catalogue: Catalogue) -> ClusterGroup:
     named = _TYPES.match(item)
     unknown: AdvisorError | None = None
     # Some providers call their machines by the accelerator: "8xA100" still means the card.
@@ -215,11 +209,11 @@ def _group(item: str, catalogue: Catalogue) -> tuple[ClusterGroup, InstanceType 
         except CatalogueError as error:
             unknown = error
         else:
-            return group_of_type(found, _count(named["count"] or "1", item), catalogue), found
+            return group_of_type(found, _count(named["count"] or "1", item), catalogue)
     explicit = _GPUS.match(item)
     if explicit:
         try:
-            return _of_gpus(explicit, item, catalogue), None
+            return _of_gpus(explicit, item, catalogue)
         except UsageError as error:
             if unknown is None or "out of range" in str(error):
                 raise
@@ -248,7 +242,7 @@ def _count(digits: str, item: str) -> int:
     return count
 
 
-def group_of_type(found: InstanceType, count: int, catalogue: Catalogue) -> ClusterGroup:
+def group_of_type(found: TableRow, count: int, catalogue: Catalogue) -> ClusterGroup:
     """Return machines of a type of the catalogue, without a price.
 
     Raises CatalogueError if the type has no whole accelerator.
@@ -260,29 +254,26 @@ def group_of_type(found: InstanceType, count: int, catalogue: Catalogue) -> Clus
             f"{found.name} has no whole accelerator",
             hint="the planner lays out on accelerators; see: advisor catalogue list --gpus L4",
         )
-    known = row.laid_out()
-    node = _node(
-        found.name,
-        known,
-        devices,
-        intra=Link(
-            name=found.intra_node_link or known.link_name,
-            bytes_per_s=found.intra_node_bytes_per_s
-            or link_between(
-                row, found.intra_node_link or "", host_bytes_per_s=found.host_device_bytes_per_s
-            )[0],
-            latency_s=_INTRA_LATENCY_S,
-        ),
-        network=_network_of(found, catalogue),
-        host_bytes_per_s=found.host_device_bytes_per_s or known.host_bytes_per_s,
+    link, host, rate = (
+        found.intra_node_link, found.host_device_bytes_per_s, found.network_bytes_per_s,
+    )  # fmt: skip
+    is_rdma, card = found.is_rdma, row.laid_out()
+    if rate is None:
+        peers = KnownNetworks(catalogue.types, catalogue.accelerators)
+        assumed = peers.network(card.name, found.accelerator_count, found.vcpus or -1.0)
+        rate, is_rdma = assumed.bytes_per_s, is_rdma or assumed.is_rdma
+    measured = found.intra_node_bytes_per_s
+    return _machines(
+        found.name, card, count, devices, link or card.link_name,
+        measured or link_between(row, link, host_bytes_per_s=host)[0],
+        _network_link(rate, is_rdma=is_rdma),
+        host_bytes_per_s=host,
         vcpus=int(found.vcpus or 1),
         core_speed=found.core_speed,
         memory_bytes=found.memory_bytes,
-        domain_machines=known.domain_machines(devices),
-    )
-    return ClusterGroup(
-        label=found.name, node=node, part=known, count=count, type_index=found.index
-    )
+        domain_machines=card.domain_machines(devices),
+        type_index=found.index,
+    )  # fmt: skip
 
 
 # Accelerators of a usual machine: also what is taken for those that nobody rents, since a server
@@ -376,37 +367,15 @@ def _of_gpus(words: re.Match[str], item: str, catalogue: Catalogue) -> ClusterGr
     assumed = None
     if words["rate"] is None:
         assumed = KnownNetworks(catalogue.types, catalogue.accelerators).network(known.name, gpus)
-    rate = assumed.bytes_per_s if assumed else _network(words["rate"])
-    node = _node(
-        f"{gpus}x{known.name}{limit}",
-        known,
-        gpus,
-        intra=Link(name=link, bytes_per_s=intra, latency_s=_INTRA_LATENCY_S),
-        network=_network_link(
-            rate,
-            is_rdma=assumed.is_rdma
-            if assumed
-            else rate >= _MEASURED_SHARE * RDMA_FROM_BYTES_PER_S,
-        ),
-        host_bytes_per_s=known.host_bytes_per_s,
-        vcpus=12 * gpus,
-        domain_machines=domain,
-    )
-    return ClusterGroup(
-        label=f"{gpus}x{known.name}{limit}",
-        node=node,
-        part=known,
-        count=nodes,
-        assumed_network=assumed,
-    )
-
-
-def _network_of(found: InstanceType, catalogue: Catalogue) -> Link:
-    if found.network_bytes_per_s is not None:
-        return _network_link(found.network_bytes_per_s, is_rdma=found.is_rdma)
-    peers = KnownNetworks(catalogue.types, catalogue.accelerators)
-    assumed = peers.network(found.accelerator, found.accelerator_count, found.vcpus or -1.0)
-    return _network_link(assumed.bytes_per_s, is_rdma=found.is_rdma or assumed.is_rdma)
+        network = _network_link(assumed.bytes_per_s, is_rdma=assumed.is_rdma)
+    else:
+        rate = _network(words["rate"])
+        is_rdma = rate >= _MEASURED_SHARE * RDMA_FROM_BYTES_PER_S
+        network = _network_link(rate, is_rdma=is_rdma)
+    return _machines(
+        f"{gpus}x{known.name}{limit}", known, nodes, gpus, link, intra, network,
+        vcpus=12 * gpus, domain_machines=domain, assumed_network=assumed,
+    )  # fmt: skip
 
 
 def _network_link(rate: float, *, is_rdma: bool) -> Link:
@@ -446,54 +415,49 @@ def one_gpu(name: str, catalogue: Catalogue) -> str:
         ) from None
 
 
-def _node(
-    name: str,
-    known: Accelerator,
-    devices: int,
-    *,
-    intra: Link,
-    network: Link,
-    host_bytes_per_s: float,
-    vcpus: int,
-    core_speed: float | None = None,
-    memory_bytes: float | None = None,
-    domain_machines: int = 1,
-) -> Node:
+def _machines(
+    label: str, card: Accelerator, count: int, devices: int, link: str, intra_bytes_per_s: float,
+    network: Link, *, vcpus: int, domain_machines: int, host_bytes_per_s: float | None = None,
+    core_speed: float | None = None, memory_bytes: float | None = None,
+    type_index: int | None = None, assumed_network: AssumedNetwork | None = None,
+) -> ClusterGroup:  # fmt: skip
+    """Return equal machines; what is not said of their hosts is the usual."""
     device = Device(
-        name=known.name,
+        name=card.name,
         kind="gpu",
-        memory_bytes=known.memory_bytes,
-        memory_bytes_per_s=known.memory_bytes_per_s,
-        sustained_fp16_flop_per_s=known.flop_per_s,
+        memory_bytes=card.memory_bytes,
+        memory_bytes_per_s=card.memory_bytes_per_s,
+        sustained_fp16_flop_per_s=card.flop_per_s,
     )
-    host_memory = memory_bytes or max(
-        _HOST_PER_DEVICE_MEMORY * devices * known.memory_bytes, 64 * GIB
-    )
-    return Node(
-        name=name,
+    usual_bytes = max(_HOST_PER_DEVICE_MEMORY * devices * card.memory_bytes, 64 * GIB)
+    node = Node(
+        name=label,
         device=device,
         devices=devices,
-        intra=intra,
+        intra=Link(name=link, bytes_per_s=intra_bytes_per_s, latency_s=_INTRA_LATENCY_S),
         network=network,
-        host=Link(name="pcie", bytes_per_s=host_bytes_per_s),
+        host=Link(name="pcie", bytes_per_s=host_bytes_per_s or card.host_bytes_per_s),
         vcpus=vcpus,
         core_speed=core_speed,
-        memory_bytes=host_memory,
+        memory_bytes=memory_bytes or usual_bytes,
         domain_machines=domain_machines,
     )
+    return ClusterGroup(
+        label=label, node=node, part=card, count=count, type_index=type_index,
+        assumed_network=assumed_network,
+    )  # fmt: skip
 
 
-def _prices(types: list[InstanceType], catalogue: Catalogue) -> tuple[dict[int, float], str]:
+def _prices(wanted: set[int], catalogue: Catalogue) -> tuple[dict[int | None, float], str]:
     """Return on-demand prices by type in the one region where all together are cheapest.
 
     Machines of one cluster are bought in one region, of equal ones where their prices are surest;
     where no region sells all of them, none has a price.
     """
-    wanted = {t.index for t in types}
     if not wanted:
         return {}, ""
     offers = catalogue.select(OfferFilter(pricing=["on-demand"]))
-    found: dict[str, dict[int, float]] = {}
+    found: dict[str, dict[int | None, float]] = {}
     for i in np.flatnonzero(np.isin(offers.type_index, list(wanted))).tolist():
         # Offers come cheapest first, of equal prices the surest: so do the regions.
         there = found.setdefault(str(offers.regions[offers.region_index[i]]), {})

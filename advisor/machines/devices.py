@@ -1,6 +1,9 @@
 """Devices by their names, processors, the machine at hand, and the device model's constants.
 
-Constants come from ``trained_models/device_model``.
+Constants come from ``trained_models/device_model``, processors from ``datasets/devices/cpus.csv``:
+what a core of a generation does per cycle, and what bandwidth its machines have. A sheet measured
+at hand (``advisor doctor --device-sheet``) stands in place of the tables' priors; without one a
+processor takes the four-second benchmark, and a GPU the table's row.
 """
 
 from __future__ import annotations
@@ -137,12 +140,6 @@ def scaled(text: Any, unit: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-# Processors as devices of the planners: ``datasets/devices/cpus.csv``.
-#
-# The sheet holds what a core of a processor generation does per cycle and what bandwidth its
-# machines have.
-
-
 _WORDS: Final = ("pattern", "name", "architecture", "is_assumed")  # the sheet's columns of text
 _BETWEEN_MODELS: Final = ", "
 
@@ -251,20 +248,12 @@ def _vcpu_gflop_per_s(row: Mapping[str, Any]) -> float:
 
 def _bandwidth(row: Mapping[str, Any], vcpus: float) -> float:
     """Return the least of what cores, chiplets and sockets let through [bytes/s]."""
-    limits = [vcpus * row["vcpu_gb_s"], _steps(vcpus, row["socket_vcpus"]) * row["socket_gb_s"]]
-    if row["slice_vcpus"]:
-        limits.append(_steps(vcpus, row["slice_vcpus"]) * row["slice_gb_s"])
-    return float(min(limits)) * GB
-
-
-def _steps(vcpus: float, per: float) -> float:
-    return float(math.ceil(vcpus / per))
-
-
-# The machine at hand as a device of the planners: measured rates where there are any.
-#
-# A sheet measured there (``advisor doctor --device-sheet``) stands in place of the tables' priors;
-# without one a processor takes the four-second benchmark, and a GPU the device sheet's row.
+    steps = (
+        math.ceil(vcpus / row[f"{part}_vcpus"]) * row[f"{part}_gb_s"]
+        for part in ("socket", "slice")
+        if row[f"{part}_vcpus"]
+    )
+    return float(min(vcpus * row["vcpu_gb_s"], *steps)) * GB
 
 
 _PRECISIONS: Final = ("fp32", "tf32", "bf16", "fp16", "fp8")
@@ -376,9 +365,6 @@ def _at(threads: float, known: Sequence[int], values: Sequence[float]) -> float:
 
 def _between(one: float, all_: float, share: float) -> float:
     return one + (all_ - one) * min(max(share, 0.0), 1.0)
-
-
-# The process of the device model's errors, as ``advisor train device-model`` keeps it.
 
 
 FILE: Final = "residual.json"

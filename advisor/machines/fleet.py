@@ -3,11 +3,27 @@
 A machine without accelerators is one device (all its cores); a machine with accelerators has as
 many devices as it carries. Links are those of the catalogue; where the catalogue has no measured
 link between two accelerators of a machine, the rule is that of ``catalogue.link_between``.
+
+A limit that the script or its environment sets stays where it runs: beyond it a larger machine
+has nothing for the job. Processors that burst last at a baseline:
+
+====  =============================================================================
+here  meaning
+====  =============================================================================
+v, b  virtual CPUs of a machine, and the share of each that lasts (its baseline)
+u     virtual CPUs that the job keeps busy
+L     what a machine may compute beyond its baseline from its launch on [vCPU-hours]
+====  =============================================================================
+
+Where more is sold (AWS "unlimited"), the job runs at full speed, and u - b v vCPU-hours are paid
+an hour. Else it runs at full speed for L / (u - b v) hours, and then at b v / u of it (AWS
+"standard", Azure). Where nothing is given at launch every virtual CPU is held at b from the
+start (Google's shared cores).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, Final
 
 import numpy as np
@@ -18,8 +34,9 @@ from advisor.catalogue import (
     AssumedNetwork,
     Catalogue,
     KnownNetworks,
-    assumed_networks,
+    TypeColumns,
     link_between,
+    with_assumed_networks,
 )
 from advisor.collectors.derive import advised_memory_bytes
 from advisor.jobs import Job
@@ -41,54 +58,17 @@ _CUDA_VENDORS: Final = ("NVIDIA", "AMD")
 LATENCY_S: Final = {"nvlink": 6e-6, "host": 20e-6, "ethernet": 48e-6, "rdma": 15e-6}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fleet:
-    """Columns over the catalogue's types; ``device`` indexes ``devices``, -1 has no time model."""
-
-    devices: Devices
-    # device, per_node: (n_types,); which device, and how many work in one machine
-    device: Integers
-    per_node: Integers
-    # (n_types,); machines among which the link inside one joins all devices: 1, or 18 in an NVL72
-    # rack
-    domain_machines: Integers
-    # is_accelerated, is_supported, is_rdma: (n_types,); has accelerators; runs an unchanged
-    # PyTorch script; its network bypasses the kernel
-    is_accelerated: NDArray[np.bool_]
-    is_supported: NDArray[np.bool_]
-    # intra_bytes_per_s, intra_latency_s, network_bytes_per_s, network_latency_s: between devices
-    # of a machine and between machines. [bytes/s], [s]
-    intra_bytes_per_s: Floats
-    intra_latency_s: Floats
-    network_bytes_per_s: Floats
-    network_latency_s: Floats
-    is_rdma: NDArray[np.bool_]
-    # vcpus, core_speed, host_memory_bytes: ``core_speed`` is CoreMark per virtual CPU, nan where
-    # unknown
-    vcpus: Floats
-    core_speed: Floats
-    host_memory_bytes: Floats
-    # cpu_baseline, cpu_launch_h, cpu_surplus_usd_per_h: (n_types,); how their processors compute
-    # for longer, as ``TypeColumns`` says
-    cpu_baseline: Floats
-    cpu_launch_h: Floats
-    cpu_surplus_usd_per_h: Floats
-    # (n_types,); nobody states the network: ``network_bytes_per_s`` is that of machines rented
-    # with the same accelerators, or of like size (``advisor.catalogue.network_peers``)
-    is_network_assumed: NDArray[np.bool_]
-    # (n_types,); spread of the logarithm of an assumed network; 0 where it is known
-    network_log_sd: Floats
-    is_recorded: bool = False  # one machine: the one that the job was recorded on
-    # machines are rented for the job: they boot, and an image is brought to them
-    is_rented: bool = False
-
-    def boot_s(self, job_boot_s: float | None) -> float:
-        """Return how long machines take until a program can start on them [s]."""
-        return (job_boot_s or 0.0) if self.is_rented else 0.0
+# What tells machines of two types apart for every way of training.
+_TELL_APART: Final = (
+    "device", "per_node", "domain_machines", "is_accelerated", "is_supported", "intra_bytes_per_s",
+    "intra_latency_s", "network_bytes_per_s", "network_latency_s", "is_rdma", "vcpus",
+    "core_speed", "memory_bytes", "cpu_baseline", "cpu_launch_h", "cpu_surplus_usd_per_h",
+    "is_network_assumed", "network_log_sd",
+)  # fmt: skip
 
 
-def alike(fleet: Fleet, type_index: Integers) -> tuple[Integers, Integers]:
-    """Return types that stand for all others: no column of the fleet tells them apart.
+def alike(fleet: TypeColumns, type_index: Integers) -> tuple[Integers, Integers]:
+    """Return types that stand for all others: no way of training tells them apart.
 
     ``type_index``: shape (n,).
 
@@ -97,11 +77,10 @@ def alike(fleet: Fleet, type_index: Integers) -> tuple[Integers, Integers]:
     first, place : integer arrays of shape (k,) and (n,)
         Types among ``type_index``, rising; and which of them stands for each.
     """
-    columns = [getattr(fleet, f.name) for f in fields(fleet)]
-    facts = np.column_stack(
-        [c[type_index].astype(float) for c in columns if isinstance(c, np.ndarray)]
-    )
-    facts = np.ascontiguousarray(facts + 0.0)  # no negative zeros: bytes are compared
+    columns = [getattr(fleet, name)[type_index].astype(float) for name in _TELL_APART]
+    facts = np.ascontiguousarray(
+        np.column_stack(columns) + 0.0
+    )  # no negative zeros: bytes are compared
     rows = facts.view(np.dtype((np.void, facts.dtype.itemsize * facts.shape[1]))).ravel()
     _, at, place = np.unique(rows, return_index=True, return_inverse=True)
     order = np.argsort(at)
@@ -111,7 +90,7 @@ def alike(fleet: Fleet, type_index: Integers) -> tuple[Integers, Integers]:
 
 
 def assumed_network_log_sd(
-    fleet: Fleet, type_index: Integers, count: Integers, slope: Floats
+    fleet: TypeColumns, type_index: Integers, count: Integers, slope: Floats
 ) -> Floats:
     """Return what assumed networks add to the spread of log(step), in quadrature.
 
@@ -124,56 +103,33 @@ def assumed_network_log_sd(
     return np.where(np.asarray(count) > 1, sd, 0.0)
 
 
-def catalogue_fleet(catalogue: Catalogue) -> Fleet:
-    """Turn the catalogue's types into device and link columns."""
-    types = catalogue.types
-    distinct: dict[tuple[object, ...], int] = {}
-    found: list[Device] = []
-    index = np.full(len(types.name), -1, dtype=np.int64)
-    rows = [catalogue.accelerators.get(str(name)) for name in types.accelerator]
-    supported = np.array([row is None or _is_supported(row) for row in rows])
-    for i in range(len(types.name)):
-        key, device = _device(catalogue, i, distinct)
-        if key is None:
-            continue
-        if device is not None:
-            distinct[key] = len(found)
-            found.append(device)
-        index[i] = distinct[key]
+def catalogue_fleet(catalogue: Catalogue) -> TypeColumns:
+    """Return the catalogue's types with the columns of the device model."""
+    types = with_assumed_networks(catalogue.types, catalogue.accelerators)
+    names, kind = np.unique(types.accelerator, return_inverse=True)
+    rows = [catalogue.accelerators.get(name) for name in names.tolist()]
+    supported = np.array([row is None or _is_supported(row) for row in rows])[kind]
+    joined = np.array([0 if row is None else row.link_devices or 0 for row in rows])[kind]
     counts = np.nan_to_num(types.accelerator_count)
     per_node = np.maximum(np.ceil(counts), 1).astype(np.int64)
-    intra, intra_latency = _links(catalogue)
-    network = assumed_networks(types, catalogue.accelerators)
-    return Fleet(
-        devices=Devices(found),
-        device=index,
+    devices, device = _devices(catalogue)
+    is_host = (types.intra_node_link == "") | np.char.startswith(types.intra_node_link, "pcie")
+    return replace(
+        types,
+        devices=devices,
+        device=device,
         per_node=per_node,
-        domain_machines=np.array(
-            [
-                1 if row is None else max((row.link_devices or 0) // int(devices), 1)
-                for row, devices in zip(rows, per_node, strict=True)
-            ]
-        ),
+        domain_machines=np.maximum(joined // per_node, 1),
         is_accelerated=counts > 0,
         is_supported=supported,
-        intra_bytes_per_s=intra,
-        intra_latency_s=intra_latency,
-        network_bytes_per_s=network.bytes_per_s,
-        is_network_assumed=network.is_assumed,
-        network_log_sd=network.log_sd,
-        is_rdma=network.is_rdma,
-        network_latency_s=np.where(network.is_rdma, LATENCY_S["rdma"], LATENCY_S["ethernet"]),
-        vcpus=np.asarray(types.vcpus, dtype=float),
-        core_speed=np.asarray(types.core_speed, dtype=float),
-        host_memory_bytes=np.asarray(types.memory_bytes, dtype=float),
-        cpu_baseline=types.cpu_baseline,
-        cpu_launch_h=types.cpu_launch_h,
-        cpu_surplus_usd_per_h=types.cpu_surplus_usd_per_h,
+        intra_bytes_per_s=_intra_bytes_per_s(catalogue),
+        intra_latency_s=np.where(is_host, LATENCY_S["host"], LATENCY_S["nvlink"]),
+        network_latency_s=np.where(types.is_rdma, LATENCY_S["rdma"], LATENCY_S["ethernet"]),
         is_rented=True,
     )
 
 
-def lone_fleet(device: Device, count: int, row: Accelerator | None) -> Fleet:
+def lone_fleet(device: Device, count: int, row: Accelerator | None) -> TypeColumns:
     """Return one machine that nobody sells: ``count`` of a device, and a host without limits.
 
     ``row``: the catalogue's row of the device: its own link, or its PCIe generation.
@@ -189,11 +145,11 @@ def lone_fleet(device: Device, count: int, row: Accelerator | None) -> Fleet:
         is_rdma=True,
         vcpus=float(device.cores or 1) if is_cpu else np.inf,
         core_speed=device.core_speed,
-        host_memory_bytes=device.memory_bytes if is_cpu else np.inf,
+        memory_bytes=device.memory_bytes if is_cpu else np.inf,
     )
 
 
-def lone_machines(device: Device, count: int, catalogue: Catalogue) -> tuple[Fleet, int]:
+def lone_machines(device: Device, count: int, catalogue: Catalogue) -> tuple[TypeColumns, int]:
     """Return machines with ``count`` of a device of which nothing else is said, and their number.
 
     What one rented machine holds is in one. More are in several (``cluster.machines_filled``),
@@ -215,7 +171,7 @@ def lone_machines(device: Device, count: int, catalogue: Catalogue) -> tuple[Fle
     return over_assumed_network(fleet, network), machines
 
 
-def over_assumed_network(machines: Fleet, network: AssumedNetwork) -> Fleet:
+def over_assumed_network(machines: TypeColumns, network: AssumedNetwork) -> TypeColumns:
     """Return machines of one type over a network that nobody stated."""
     return replace(
         machines,
@@ -229,33 +185,27 @@ def over_assumed_network(machines: Fleet, network: AssumedNetwork) -> Fleet:
 
 def one_type(
     device: Device, *, per_node: int, intra_bytes_per_s: float, has_own_links: bool,
-    network_bytes_per_s: float, is_rdma: bool, vcpus: float, core_speed: float | None,
-    host_memory_bytes: float, domain_machines: int = 1,
-) -> Fleet:  # fmt: skip
-    """Return machines of one type, ``per_node`` devices in each; see ``Fleet``.
+    is_rdma: bool, core_speed: float | None, **known: Any,
+) -> TypeColumns:  # fmt: skip
+    """Return machines of one type, ``per_node`` devices in each; see ``TypeColumns``.
 
-    ``has_own_links``: the devices' links do not pass through the host.
+    ``has_own_links``: the devices' links do not pass through the host; ``known``: the network,
+    and the columns of the host.
     """
-    return Fleet(
+    usual: dict[str, Any] = {
+        "domain_machines": 1, "cpu_baseline": 1.0, "cpu_launch_h": 0.0, "network_log_sd": 0.0,
+        "is_supported": True, "is_accelerated": device.kind != "cpu",
+    }  # fmt: skip
+    return TypeColumns.filled(
+        1,
         devices=Devices((device,)),
-        device=np.zeros(1, dtype=np.int64),
-        per_node=np.array([per_node]),
-        domain_machines=np.array([domain_machines]),
-        is_accelerated=np.array([device.kind != "cpu"]),
-        is_supported=np.array([True]),
-        intra_bytes_per_s=np.array([intra_bytes_per_s if per_node > 1 else np.inf]),
-        intra_latency_s=np.array([LATENCY_S["nvlink" if has_own_links else "host"]]),
-        network_bytes_per_s=np.array([network_bytes_per_s]),
-        network_latency_s=np.array([LATENCY_S["rdma" if is_rdma else "ethernet"]]),
-        is_rdma=np.array([is_rdma]),
-        vcpus=np.array([vcpus]),
-        core_speed=np.array([np.nan if core_speed is None else core_speed]),
-        host_memory_bytes=np.array([host_memory_bytes]),
-        cpu_baseline=np.ones(1),
-        cpu_launch_h=np.zeros(1),
-        cpu_surplus_usd_per_h=np.array([np.nan]),
-        is_network_assumed=np.array([False]),
-        network_log_sd=np.zeros(1),
+        per_node=per_node,
+        intra_bytes_per_s=intra_bytes_per_s if per_node > 1 else np.inf,
+        intra_latency_s=LATENCY_S["nvlink" if has_own_links else "host"],
+        network_latency_s=LATENCY_S["rdma" if is_rdma else "ethernet"],
+        is_rdma=is_rdma,
+        core_speed=np.nan if core_speed is None else core_speed,
+        **usual | known,
     )
 
 
@@ -263,69 +213,46 @@ def _is_supported(row: Accelerator) -> bool:
     return row.training_use == "yes" and row.vendor in _CUDA_VENDORS
 
 
-def _device(
-    catalogue: Catalogue, i: int, known: dict[tuple[object, ...], int]
-) -> tuple[tuple[object, ...] | None, Device | None]:
-    """Return the identity of type ``i``'s device, and the device if it is not known yet."""
+def _devices(catalogue: Catalogue) -> tuple[Devices, Integers]:
+    """Return the distinct devices of the types, and which is whose; -1 has no time model."""
     types = catalogue.types
-    name = str(types.accelerator[i])
-    if name:
-        share = min(float(types.accelerator_count[i]), 1.0)
-        key: tuple[object, ...] = (name, share)
-        if key in known:
-            return key, None
-        row = catalogue.accelerators.get(name)
-        device = None if row is None else row.device_of_share(share)
-        return (None, None) if device is None else (key, device)
-    if np.isnan(types.vcpus[i]):  # stands only in a table that may be left out
-        return None, None
-    # nan is unequal to itself, so an unknown speed is None in the key.
-    speed = None if np.isnan(types.core_speed[i]) else float(types.core_speed[i])
-    key = (
-        int(types.vcpus[i]), float(types.memory_bytes[i]), speed,
-        str(types.cpu_model[i]), str(types.cpu_arch[i]),
-    )  # fmt: skip
-    if key in known:
-        return key, None
-    return key, cpu_device(
-        name=str(types.name[i]),
-        vcpus=int(types.vcpus[i]),
-        memory_bytes=float(types.memory_bytes[i]),
-        core_speed=speed,
-        cpu_model=str(types.cpu_model[i]),
-        cpu_arch=str(types.cpu_arch[i]),
-    )
+    speed = [None if one != one else one for one in types.core_speed.tolist()]  # nan is not nan
+    facts = (types.accelerator, np.minimum(types.accelerator_count, 1.0), types.vcpus,
+             types.memory_bytes, types.cpu_model, types.cpu_arch)  # fmt: skip
+    columns = zip(*(one.tolist() for one in facts), speed, types.name.tolist(), strict=True)
+    found: list[Device] = []
+    known: dict[tuple[object, ...], int] = {}
+    place = []
+    for card, share, vcpus, memory_bytes, model, arch, core_speed, name in columns:
+        if not card and vcpus != vcpus:  # stands only in a table that may be left out
+            place.append(-1)
+            continue
+        key = (card, share) if card else (int(vcpus), memory_bytes, core_speed, model, arch)
+        if key not in known:
+            row = catalogue.accelerators.get(card)
+            device = (row.device_of_share(share) if row else None) if card else cpu_device(
+                name=name, vcpus=int(vcpus), memory_bytes=memory_bytes, core_speed=core_speed,
+                cpu_model=model, cpu_arch=arch,
+            )  # fmt: skip
+            known[key] = -1 if device is None else len(found)
+            found += [] if device is None else [device]
+        place.append(known[key])
+    return Devices(found), np.array(place, dtype=np.int64)
 
 
-def _links(catalogue: Catalogue) -> tuple[Floats, Floats]:
-    """Return bandwidth and latency between two devices of a machine, per type."""
-    types = catalogue.types
-    bandwidth = np.array([_intra_bytes_per_s(catalogue, i) for i in range(len(types.name))])
-    link = np.asarray(types.intra_node_link, dtype=str)
-    is_host = (link == "") | np.char.startswith(link, "pcie")
-    return bandwidth, np.where(is_host, LATENCY_S["host"], LATENCY_S["nvlink"])
-
-
-def _intra_bytes_per_s(catalogue: Catalogue, i: int) -> float:
+def _intra_bytes_per_s(catalogue: Catalogue) -> Floats:
     """Return the measured rate, else that of the card's own link or of PCIe (``link_between``)."""
-    types = catalogue.types
-    row = catalogue.accelerators.get(str(types.accelerator[i]))
-    if row is None or types.accelerator_count[i] <= 1:
-        return float("inf")
-    if not np.isnan(types.intra_node_bytes_per_s[i]):
-        return float(types.intra_node_bytes_per_s[i])
-    host = float(types.host_device_bytes_per_s[i])
-    link = str(types.intra_node_link[i])
-    return link_between(row, link, host_bytes_per_s=None if np.isnan(host) else host)[0]
+    types, cards = catalogue.types, catalogue.accelerators
+    has_peers = np.isin(types.accelerator, list(cards)) & (types.accelerator_count > 1)
+    rate = np.where(has_peers, types.intra_node_bytes_per_s, np.inf)
+    for i in np.flatnonzero(np.isnan(rate)).tolist():
+        host = float(types.host_device_bytes_per_s[i])
+        card, link = cards[str(types.accelerator[i])], str(types.intra_node_link[i])
+        rate[i], _ = link_between(card, link, host_bytes_per_s=None if host != host else host)
+    return rate
 
 
-# Machines as a job sees them that is limited to so many threads or cores.
-#
-# A limit that the script or its environment sets stays where it runs: beyond it a larger machine
-# has nothing for the job.
-
-
-def limited_fleet(fleet: Fleet, job: Job) -> Fleet:
+def limited_fleet(fleet: TypeColumns, job: Job) -> TypeColumns:
     """Return the machines with no more threads and cores than the job's limits leave it.
 
     The cards of accelerated machines stay as they are, their hosts do not. A script that was
@@ -371,10 +298,9 @@ def limited_processor(device: Device, threads: float) -> Device:
     )
 
 
-# The machines of the user's own cluster as columns that the estimate understands.
-
-
-def own_fleet(group: ClusterGroup, known: Fleet, *, per_node: int) -> tuple[Fleet, int]:
+def own_fleet(
+    group: ClusterGroup, known: TypeColumns, *, per_node: int
+) -> tuple[TypeColumns, int]:
     """Return machines and the row among them that is one of ``group``'s.
 
     A job gets ``per_node`` devices of each: the others are others' jobs', and so is their share
@@ -386,12 +312,12 @@ def own_fleet(group: ClusterGroup, known: Fleet, *, per_node: int) -> tuple[Flee
             known,
             per_node=np.full_like(known.per_node, per_node),
             vcpus=known.vcpus * share,
-            host_memory_bytes=known.host_memory_bytes * share,
+            memory_bytes=known.memory_bytes * share,
         ), group.type_index
     return _named_by_accelerator(group, per_node), 0
 
 
-def _named_by_accelerator(group: ClusterGroup, per_node: int) -> Fleet:
+def _named_by_accelerator(group: ClusterGroup, per_node: int) -> TypeColumns:
     node, device = group.node, group.part.device
     assert device is not None  # models are laid out on it
     share = per_node / node.devices
@@ -404,19 +330,11 @@ def _named_by_accelerator(group: ClusterGroup, per_node: int) -> Fleet:
         is_rdma=bool(node.network.bypasses_kernel),
         vcpus=node.vcpus * share,
         core_speed=node.core_speed,
-        host_memory_bytes=node.memory_bytes * share,
+        memory_bytes=node.memory_bytes * share,
         domain_machines=node.domain_machines,
     )
     network = group.assumed_network
     return machines if network is None else over_assumed_network(machines, network)
-
-
-# Main memory that the processes of a machine's ranks take, beside what is offloaded to it.
-#
-# On accelerators a process holds what the recorded one held beside its tensors, else Python and
-# PyTorch; the kernels and libraries of CUDA; a file of weights while they are loaded; its loaders'
-# own pages. On processors it is as large as the recorded one (of a described one the tensors
-# decide, ``planners.memory``).
 
 
 # A process that has trained on a processor: 302 MiB resident with PyTorch 2.13 on Linux, 212 MiB
@@ -433,7 +351,11 @@ _MOST_LOADED_BYTES: Final = 5e9
 
 
 def host_process_bytes(job: Job, work: Work) -> float:
-    """Return the main memory that the process of one rank on an accelerator takes [bytes]."""
+    """Return the main memory that the process of one rank on an accelerator takes [bytes].
+
+    It holds what the recorded one held beside its tensors, else Python and PyTorch; the kernels
+    and libraries of CUDA; a file of weights while they are loaded; its loaders' own pages.
+    """
     own, libraries, seen = float(_PYTORCH_BYTES), _CUDA_BYTES, job.measured
     if job.peak_rss_bytes:
         state = model_state(work.parameter_bytes, work.parameter_bytes, work.optimizer_state_bytes)
@@ -446,8 +368,12 @@ def host_process_bytes(job: Job, work: Work) -> float:
     return own + libraries + loading + job.feed.workers * _LOADER_BYTES
 
 
-def host_needed_bytes(job: Job, work: Work, fleet: Fleet, type_index: Integers) -> Floats:
-    """Return the main memory that the processes of one machine of each type take [bytes]."""
+def host_needed_bytes(job: Job, work: Work, fleet: TypeColumns, type_index: Integers) -> Floats:
+    """Return the main memory that the processes of one machine of each type take [bytes].
+
+    On processors a process is as large as the recorded one; of a described one the tensors decide
+    (``planners.memory``).
+    """
     each = np.where(
         fleet.is_accelerated[type_index],
         host_process_bytes(job, work),
@@ -456,32 +382,16 @@ def host_needed_bytes(job: Job, work: Work, fleet: Fleet, type_index: Integers) 
     return np.asarray(each * fleet.per_node[type_index], dtype=float)
 
 
-def host_fits(job: Job, work: Work, fleet: Fleet, type_index: Integers) -> NDArray[np.bool_]:
+def host_fits(job: Job, work: Work, fleet: TypeColumns, type_index: Integers) -> NDArray[np.bool_]:
     """Whether main memory holds the processes of a machine."""
     needed = host_needed_bytes(job, work, fleet, type_index)
-    return np.asarray(needed <= fleet.host_memory_bytes[type_index])
+    return np.asarray(needed <= fleet.memory_bytes[type_index])
 
 
-def host_room_bytes(job: Job, work: Work, fleet: Fleet, row: int) -> float:
+def host_room_bytes(job: Job, work: Work, fleet: TypeColumns, row: int) -> float:
     """Return what the processes leave of a machine's main memory: for offloading [bytes]."""
     needed = host_needed_bytes(job, work, fleet, np.array([row]))
-    return max(float(fleet.host_memory_bytes[row] - needed[0]), 0.0)
-
-
-# Machines whose processors burst: what lasts of them, and what more costs.
-#
-# ====  =============================================================================
-# here  meaning
-# ====  =============================================================================
-# v, b  virtual CPUs of a machine, and the share of each that lasts (its baseline)
-# u     virtual CPUs that the job keeps busy
-# L     what a machine may compute beyond its baseline from its launch on [vCPU-hours]
-# ====  =============================================================================
-#
-# Where more is sold (AWS "unlimited"), the job runs at full speed, and u - b v vCPU-hours are paid
-# an hour. Else it runs at full speed for L / (u - b v) hours, and then at b v / u of it (AWS
-# "standard", Azure). Where nothing is given at launch every virtual CPU is held at b from the
-# start (Google's shared cores).
+    return max(float(fleet.memory_bytes[row] - needed[0]), 0.0)
 
 
 def busy_vcpus(job: Job, vcpus: Floats) -> Floats:
@@ -503,7 +413,9 @@ def surplus_usd_per_h(
     return np.nan_to_num(beyond * surplus_usd_per_vcpu_h)
 
 
-def slowed_by_baseline(job: Job, fleet: Fleet, type_index: Integers, work_h: Floats) -> Floats:
+def slowed_by_baseline(
+    job: Job, fleet: TypeColumns, type_index: Integers, work_h: Floats
+) -> Floats:
     """Return by how much the mean step of the whole job exceeds one at full speed; 1 or more.
 
     ``work_h``: what the job takes at full speed; infinite where its length is not known [h].

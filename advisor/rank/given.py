@@ -17,6 +17,7 @@ import numpy as np
 
 from advisor.answer import Answer, Estimate, Named
 from advisor.ask import LayoutRequest
+from advisor.catalogue import TypeColumns
 from advisor.collectors.format import on_accelerators
 from advisor.errors import RunError, UsageError
 from advisor.estimate import (
@@ -54,7 +55,7 @@ from advisor.estimate import (
     way_on,
 )
 from advisor.jobs import NO_LENGTH, Job, script_notes, stack_notes, transformer_units
-from advisor.machines import Cluster, Fleet
+from advisor.machines import Cluster
 from advisor.planners.core import GIB, Layout, PlanningError, Work, select
 from advisor.planners.layouts import SearchSpace, node_counts
 from advisor.planners.step import TransformerBlocks
@@ -196,7 +197,7 @@ class OnGroup:
         self.question, self.group = question, place.group
         self.case, self.row = place.case, place.row
         is_catalogue = place.case.fleet is question.predictor.fleet
-        self.fleet: Fleet | None = None if is_catalogue else place.case.fleet
+        self.fleet: TypeColumns | None = None if is_catalogue else place.case.fleet
 
     @property
     def is_by_shape(self) -> bool:

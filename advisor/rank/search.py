@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from advisor import estimate  # what is over unlike machines is loaded where it is asked
 from advisor.answer import Answer
 from advisor.ask import Constraints
-from advisor.catalogue import Offers, rented_at_once
+from advisor.catalogue import Offers, TypeColumns, rented_at_once
 from advisor.estimate import (
     CODE,
     STATUSES,
@@ -45,7 +45,7 @@ from advisor.estimate import (
     on_spot,
 )
 from advisor.jobs import Job
-from advisor.machines import ClusterGroup, Fleet, alike, group_of_type
+from advisor.machines import ClusterGroup, alike, group_of_type
 from advisor.planners.core import HOUR_S, concatenate, put, select
 from advisor.providers import SHORTEST_BILL_H, charged_h
 from advisor.rank.front import Front, pareto_front
@@ -138,7 +138,7 @@ class AskedRows:
         """Type and count of every row, type by type."""
         return np.repeat(self.types, len(self.counts)), np.tile(self.counts, len(self.types))
 
-    def of_kinds(self, fleet: Fleet) -> AskedRows:
+    def of_kinds(self, fleet: TypeColumns) -> AskedRows:
         """Return the rows of types that differ: each is rented where any type like it is."""
         kinds, place = alike(fleet, self.types)
         searched_as = np.zeros(int(self.types[-1]) + 1 if self.types.size else 0, dtype=np.int64)

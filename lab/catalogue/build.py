@@ -23,7 +23,7 @@ from advisor.catalogue.offer_columns import Bools, Floats, Provenance
 from advisor.catalogue.providers.aws import region_code
 from advisor.catalogue.rows import ListedOffer, read_rows, types_of, with_types, write_rows
 from advisor.catalogue.specifications import family
-from advisor.catalogue.tables import Column, numbers, read, text, texts, write
+from advisor.catalogue.tables import Column, read, text, write
 from advisor.lab.catalogue import networks
 
 if TYPE_CHECKING:
@@ -66,9 +66,9 @@ def read_checks(folder: Path) -> dict[str, list[Check]]:
     checks: dict[str, list[Check]] = defaultdict(list)
     for name in _CHECKS_FILES:
         table = read(folder / name, _CHECKS)
-        columns = (texts(table, "quantity"), texts(table, "source"), texts(table, "note"))
-        values = numbers(table, "value").tolist()
-        rows = zip(texts(table, "accelerator"), *columns, values, strict=True)
+        columns = (table["quantity"], table["source"], table["note"])
+        values = table["value"].tolist()
+        rows = zip(table["accelerator"], *columns, values, strict=True)
         for accelerator, quantity, source, note, value in rows:
             check = Check(quantity=quantity, value=value, source=source, note=note)
             checks[accelerator].append(check)

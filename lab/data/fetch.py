@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import sys
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from advisor import data
 from advisor.catalogue.snapshot import cache_folder
-from advisor.catalogue.upkeep.download import OPENER, Clock, DownloadLimits, SystemClock
+from advisor.catalogue.upkeep.download import OPENER, DownloadLimits
 from advisor.collectors import atomic, bounded
 from advisor.errors import AdvisorError, ModelError, UsageError
 from advisor.lab.data import ALL, BY_NAME, HIVEMIND, public_runs
@@ -47,7 +48,7 @@ class Download:
     """How files are downloaded: tries, waits, silence, and the longest that is taken."""
 
     limits: DownloadLimits = field(default_factory=DownloadLimits)
-    clock: Clock = field(default_factory=SystemClock)
+    sleep: Callable[[float], None] = time.sleep
     max_bytes: int = 64 << 20
 
     def get(self, url: str, target: Path, sha256: str | None) -> str:
@@ -86,7 +87,7 @@ class Download:
             except _CutError as cut:
                 if attempt == self.limits.tries:
                     raise ModelError(f"{url} {cut} ({attempt} tries)", hint=_HINT) from cut
-                self.clock.sleep(self.limits.first_wait_s * 2 ** (attempt - 1))
+                self.sleep(self.limits.first_wait_s * 2 ** (attempt - 1))
             else:
                 return
 

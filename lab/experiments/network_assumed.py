@@ -17,15 +17,15 @@ import numpy as np
 
 from advisor.catalogue import Catalogue, files
 from advisor.catalogue.accelerators import Accelerator
-from advisor.catalogue.network_peers import (
+from advisor.catalogue.networks import (
     LOW_QUANTILE,
-    assumed_networks,
     front_end_bytes_per_s,
     size_class,
+    with_assumed_networks,
 )
 from advisor.catalogue.offer_columns import TypeColumns
 from advisor.catalogue.snapshot import bundled_folder, find
-from advisor.catalogue.tables import numbers, read, texts
+from advisor.catalogue.tables import read
 from advisor.lab.catalogue.networks import base_size
 
 _FEWEST_TYPES = 8  # of a provider whose network is known, to be left out
@@ -48,9 +48,9 @@ def held_out(
     for provider in sorted(set(types.provider[known].tolist())):
         rows = known & (types.provider == provider)
         if rows.sum() >= _FEWEST_TYPES:
-            found = assumed_networks(forgotten(types, provider), accelerators)
-            error[rows] = np.log(front[rows] / found.bytes_per_s[rows])
-            sd[rows] = found.log_sd[rows]
+            found = with_assumed_networks(forgotten(types, provider), accelerators)
+            error[rows] = np.log(front[rows] / found.network_bytes_per_s[rows])
+            sd[rows] = found.network_log_sd[rows]
     judged = ~np.isnan(error)
     accelerated = size_class(types.accelerator_count) > 0
     groups = {p: types.provider == p for p in sorted(set(types.provider[judged].tolist()))}
@@ -77,8 +77,8 @@ def _scores(error: np.ndarray, sd: np.ndarray) -> dict[str, float]:
 def variants() -> dict[str, int]:
     """Count Azure's variants that have a figure of their own, and those equal to their base."""
     table = read(find([bundled_folder()], files.NETWORKS_FILE) or Path(), files.NETWORKS)
-    basis, names = texts(table, "basis"), texts(table, "instance_type")
-    rates = dict(zip(names, numbers(table, "network_gbps").tolist(), strict=True))
+    basis, names = table["basis"], table["instance_type"]
+    rates = dict(zip(names, table["network_gbps"].tolist(), strict=True))
     own = [
         name
         for name, how in zip(names, basis, strict=True)

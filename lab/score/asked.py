@@ -17,7 +17,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.catalogue.network_peers import KnownNetworks
+from advisor.catalogue.networks import KnownNetworks
+from advisor.catalogue.offer_columns import TypeColumns
 from advisor.estimate.case import SPACE
 from advisor.estimate.knowledge.layout_model import Asked, LayoutModel
 from advisor.estimate.knowledge.own_runs import MeasuredLayout
@@ -28,7 +29,7 @@ from advisor.jobs.describe import described_job, restacked
 from advisor.jobs.job import Job
 from advisor.lab.fit.asked import AskedRun
 from advisor.lab.fit.layout_rows import LayoutRows, known_part, take_columns
-from advisor.machines.fleet import Fleet, lone_machines, one_type, over_assumed_network
+from advisor.machines.fleet import lone_machines, one_type, over_assumed_network
 from advisor.planners.core.arrays import FUSIONS, RECOMPUTES, Floats, Layouts, Shapes
 from advisor.planners.core.layout_case import LayoutParameters
 from advisor.planners.core.nouns import Device
@@ -127,7 +128,7 @@ def transformer(shapes: Shapes) -> Transformer:
     )  # fmt: skip
 
 
-def fleet_of(rows: LayoutRows, row: int) -> Fleet:
+def fleet_of(rows: LayoutRows, row: int) -> TypeColumns:
     """Return one type of machine: that of a row, with the links that its table states."""
     machines = one_row(rows.machines, row)
     return _machine(
@@ -140,10 +141,10 @@ def fleet_of(rows: LayoutRows, row: int) -> Fleet:
     )
 
 
-def _machine(part: Any, **links: Any) -> Fleet:
+def _machine(part: Any, **links: Any) -> TypeColumns:
     """Return one type of machine whose host never binds, its network with RDMA."""
     return one_type(part.device, is_rdma=True, vcpus=np.inf, core_speed=None,
-                    host_memory_bytes=np.inf, **links)  # fmt: skip
+                    memory_bytes=np.inf, **links)  # fmt: skip
 
 
 def _known(gpu: str) -> Any:
@@ -211,7 +212,7 @@ class Typed:
     global_batch: int
     setup: Mapping[str, Any]  # of the flags of the training software, those that are given
     space: SearchSpace | None  # of the layout, what is given
-    fleet: Fleet  # one type of machine
+    fleet: TypeColumns  # one type of machine
     machines: int
 
 
@@ -318,7 +319,7 @@ def _space(run: AskedRun) -> SearchSpace:
     )  # fmt: skip
 
 
-def _fleet(run: AskedRun) -> Fleet:
+def _fleet(run: AskedRun) -> TypeColumns:
     part = _known(run.gpu)
     return _machine(
         part,

@@ -15,8 +15,10 @@ import re
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Final
 
+from advisor.catalogue import files
 from advisor.catalogue.providers.base import (
     FetchSession,
     RawFile,
@@ -27,51 +29,19 @@ from advisor.catalogue.providers.base import (
     read_json,
 )
 from advisor.catalogue.rows import Listed, ListedOffer
+from advisor.catalogue.snapshot import bundled_folder
+from advisor.catalogue.tables import read_records
 from advisor.collectors import bounded
 
-# AWS writes regions by name in its price pages and by code everywhere else.
-#
-# Names as published in AWS's list of locations; ``EU (...)`` and ``Europe (...)`` are both in use.
 
+@cache
+def region_codes() -> dict[str, str]:
+    """Return AWS's codes of regions by the names in its price pages.
 
-REGION_CODES: Final[Mapping[str, str]] = {
-    "AWS GovCloud (US)": "us-gov-west-1",
-    "AWS GovCloud (US-East)": "us-gov-east-1",
-    "AWS GovCloud (US-West)": "us-gov-west-1",
-    "Africa (Cape Town)": "af-south-1",
-    "Asia Pacific (Hong Kong)": "ap-east-1",
-    "Asia Pacific (Hyderabad)": "ap-south-2",
-    "Asia Pacific (Jakarta)": "ap-southeast-3",
-    "Asia Pacific (Malaysia)": "ap-southeast-5",
-    "Asia Pacific (Melbourne)": "ap-southeast-4",
-    "Asia Pacific (Mumbai)": "ap-south-1",
-    "Asia Pacific (Osaka)": "ap-northeast-3",
-    "Asia Pacific (Seoul)": "ap-northeast-2",
-    "Asia Pacific (Singapore)": "ap-southeast-1",
-    "Asia Pacific (Sydney)": "ap-southeast-2",
-    "Asia Pacific (Taipei)": "ap-east-2",
-    "Asia Pacific (Thailand)": "ap-southeast-7",
-    "Asia Pacific (Tokyo)": "ap-northeast-1",
-    "Canada (Central)": "ca-central-1",
-    "Canada West (Calgary)": "ca-west-1",
-    "EU (Frankfurt)": "eu-central-1",
-    "EU (Ireland)": "eu-west-1",
-    "EU (London)": "eu-west-2",
-    "EU (Milan)": "eu-south-1",
-    "EU (Paris)": "eu-west-3",
-    "EU (Spain)": "eu-south-2",
-    "EU (Stockholm)": "eu-north-1",
-    "EU (Zurich)": "eu-central-2",
-    "Israel (Tel Aviv)": "il-central-1",
-    "Mexico (Central)": "mx-central-1",
-    "Middle East (Bahrain)": "me-south-1",
-    "Middle East (UAE)": "me-central-1",
-    "South America (Sao Paulo)": "sa-east-1",
-    "US East (N. Virginia)": "us-east-1",
-    "US East (Ohio)": "us-east-2",
-    "US West (N. California)": "us-west-1",
-    "US West (Oregon)": "us-west-2",
-}
+    Raises CatalogueError if the table cannot be read.
+    """
+    rows = read_records(bundled_folder() / files.AWS_REGIONS_FILE, files.AWS_REGIONS)
+    return {row.name: row.code for row in rows}
 
 
 def region_code(name: str) -> str | None:
@@ -80,7 +50,7 @@ def region_code(name: str) -> str | None:
     >>> region_code("Europe (Ireland)"), region_code("US East (Boston)")
     ('eu-west-1', None)
     """
-    return REGION_CODES.get(name.replace("Europe (", "EU (", 1))
+    return region_codes().get(name.replace("Europe (", "EU (", 1))  # both are in use
 
 
 _PAGES: Final = "https://b0.p.awsstatic.com"
@@ -196,7 +166,7 @@ def _read_page(file: RawFile, content: Mapping[str, Any], date: str, found: _Fou
         fault(file, "manifest", f"prices are in {manifest['currencyCode']!r}, not USD")
     date = str(manifest.get("hawkFilePublicationDate", ""))[:10] or date
     for name, items in content["regions"].items():
-        region = name if name in REGION_CODES.values() else region_code(name)
+        region = name if name in region_codes().values() else region_code(name)
         if region is None:
             continue
         for key, item in items.items():

@@ -59,22 +59,11 @@ class FetchSession(Protocol):
 
 @runtime_checkable
 class Adapter(Protocol):
-    """A source of types and prices; an attribute may stand for each property."""
+    """A source of types and prices."""
 
-    @property
-    def name(self) -> str:
-        """What the user calls it; also the folder of its files."""
-        ...
-
-    @property
-    def source(self) -> str:
-        """What stands with each price."""
-        ...
-
-    @property
-    def licence(self) -> str:
-        """Of the data; one that contains "unconfirmed" keeps the rows in files of their own."""
-        ...
+    name: str  # what the user calls it; also the folder of its files
+    source: str  # what stands with each price
+    licence: str  # of the data; one that contains "unconfirmed" keeps the rows in own files
 
     @property
     def replaces(self) -> Sequence[str]:

@@ -15,36 +15,11 @@ from typing import Final
 
 from advisor.catalogue.providers.aws import AWS
 from advisor.catalogue.providers.azure import Azure
-from advisor.catalogue.providers.base import (
-    Adapter,
-    FetchSession,
-    RawFile,
-    price,
-    priced,
-    provenance,
-    read_content,
-    read_json,
-)
+from advisor.catalogue.providers.base import Adapter
 from advisor.catalogue.providers.gcosts import GCosts
 from advisor.catalogue.providers.skypilot import SkyPilot
-from advisor.catalogue.rows import ListedOffer
 from advisor.errors import CatalogueError, UsageError
 from advisor.providers import providers
-
-__all__ = [
-    "GROUP",
-    "Adapter",
-    "FetchSession",
-    "ListedOffer",
-    "RawFile",
-    "Source",
-    "price",
-    "priced",
-    "provenance",
-    "read_content",
-    "read_json",
-    "sources",
-]
 
 GROUP: Final = "advisor.catalogue_adapters"
 

@@ -1,4 +1,28 @@
-"""Rules about prices: each on its own, and against other regions and ways to pay."""
+"""Check what an adapter read before it is believed; each rule comes from a real case.
+
+===================  ==========================================================================
+rule                 does      seen in
+===================  ==========================================================================
+no-price             drops     Azure's H100 at $0 (skypilot#3615); 2,754 zeros of libcloud's list
+unknown-accelerator  drops     accelerators of a name that nobody describes
+accelerator-memory   corrects  A100 of 40 or 80 GB under one name; "SizeInMiB: 80" of RunPod
+machine-size         drops     memory in MiB or bytes where GiB were meant
+sentinel             drops     TPU v6e at 700.0 whatever the size, where the price is unknown
+host-only            drops     A2 read without its GPUs (skypilot-catalog#31)
+region-outlier       drops     H100 x8 at 0.36-0.49 of other regions: another product's price;
+                     or flags  CPU-only types do differ by that much (Azure's Brazil South East)
+spot-above           drops     spot prices above the on-demand price
+spot-is-on-demand    drops     RunPod: every spot price equals the on-demand price
+dedicated-tenancy    marks     bare metal 6-10 % above the same virtual machine (karpenter)
+uneven-price         flags     L40 x4 dearer than twice L40 x2 (Shadeform)
+every-region         corrects  every type in every region at one price (Lambda, OCI)
+sudden-change        refuses   a type's price changed by more than 30 %; ``--accept``
+fewer-prices         refuses   more than 10 % of the prices are gone; ``--accept-fewer``
+===================  ==========================================================================
+
+Rules about types come first, then those about prices that compare sizes, regions and ways to pay;
+the last two refuse a list that differs too much from the one before.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +38,6 @@ from advisor.catalogue.files import MAX_PRICE_USD_PER_H
 from advisor.catalogue.rows import Listed, ListedOffer, types_of, with_types
 from advisor.errors import AdvisorError
 from advisor.quantities import percent_text
-
-# Findings of the rules, and the context that rules are given.
-
 
 EVERYWHERE: Final = "all-regions"  # the region of a list price that names none
 Severity = Literal["dropped", "corrected", "marked", "flagged", "refused", "accepted"]
@@ -82,9 +103,6 @@ Checked = tuple[Listed, list[Finding]]
 Rule = Callable[[Listed, Context], Checked]
 
 
-# Helpers that rules about prices share.
-
-
 COLUMNS: Final = (
     "on_demand_usd_per_h",
     "spot_usd_per_h",
@@ -99,15 +117,14 @@ def known_types(rows: Listed, context: Context) -> Types:
     return types_of(rows) | types_of(context.before)
 
 
-def each_price(
-    rows: Listed,
-    rule: str,
-    severity: Severity,
-    keep: Callable[[ListedOffer], tuple[ListedOffer | None, str]],
-) -> Checked:
+Keep = Callable[[ListedOffer], tuple[ListedOffer | None, str]]
+
+
+def each_price(rows: Listed, rule: str, severity: Severity, keep: Keep) -> Checked:
     """Apply a rule to every price.
 
-    ``keep`` returns what is left of a price, and a message where something is wrong with it.
+    ``keep`` returns what is left of a price, and a message where something is wrong with it; of
+    what is dropped nothing is left, whatever the rule does else.
     """
     kept: list[ListedOffer] = []
     findings: list[Finding] = []
@@ -116,20 +133,22 @@ def each_price(
         if left is not None:
             kept.append(left)
         if message:
-            findings.append(finding(rule, severity, row, message))
+            findings.append(finding(rule, severity if left else "dropped", row, message))
     return tuple(kept), findings
 
 
 def finding(rule: str, severity: Severity, row: ListedOffer, message: str) -> Finding:
     """Name what a rule found in a price or a type."""
-    return Finding(
-        rule=rule,
-        severity=severity,
-        provider=row.provider,
-        instance_type=row.instance_type,
-        region=row.region,
-        message=message,
-    )
+    place = {name: getattr(row, name) for name in ("provider", "instance_type", "region")}
+    return Finding(rule=rule, severity=severity, message=message, **place)
+
+
+def by_provider(rule: str, severity: Severity, found: Mapping[str, str]) -> list[Finding]:
+    """Name what a rule found of whole providers: a message each."""
+    return [
+        Finding(rule=rule, severity=severity, provider=name, message=message)
+        for name, message in sorted(found.items())
+    ]
 
 
 _OUTLIER: Final = (0.5, 2.0)  # of the median over regions
@@ -142,19 +161,18 @@ def drop_missing(rows: Listed, context: Context) -> Checked:
     """Drop prices that are none: zero, not finite, or absurd."""
 
     def keep(row: ListedOffer) -> tuple[ListedOffer | None, str]:
-        wrong: dict[str, Any] = {}
-        for column in COLUMNS:
-            usd = getattr(row, column)
-            if usd is not None and not 0 < usd <= MAX_PRICE_USD_PER_H:
-                wrong[column] = usd
+        prices = ((column, getattr(row, column)) for column in COLUMNS)
+        wrong = {
+            column: usd
+            for column, usd in prices
+            if usd is not None and not 0 < usd <= MAX_PRICE_USD_PER_H
+        }
         if not wrong:
             return row, ""
         message = ", ".join(f"{column} is {usd:g}" for column, usd in wrong.items())
-        nothing: dict[str, Any] = dict.fromkeys(wrong)
-        left = replace(row, **nothing)
-        return (
-            left if any(getattr(left, column) is not None for column in COLUMNS) else None
-        ), message
+        left = replace(row, **dict.fromkeys(wrong))
+        has_price = any(getattr(left, column) is not None for column in COLUMNS)
+        return left if has_price else None, message
 
     return each_price(rows, "no-price", "dropped", keep)
 
@@ -163,21 +181,15 @@ def check_regions(rows: Listed, context: Context) -> Checked:
     """Drop prices of accelerated types far from the type's median over regions; flag others."""
     types = known_types(rows, context)
     medians = _medians(rows)
-    dropped, findings = set(), []
-    for row in rows:
-        usual = medians.get(row.type_key)
-        if usual is None or row.on_demand_usd_per_h is None:
-            continue
-        ratio = row.on_demand_usd_per_h / usual
-        if _OUTLIER[0] <= ratio <= _OUTLIER[1]:
-            continue
-        is_dropped = bool(types[row.type_key].accelerator)
-        if is_dropped:
-            dropped.add(row.key)
-        message = f"{row.on_demand_usd_per_h:g} is {ratio:.2f} of the median over regions"
-        severity: Severity = "dropped" if is_dropped else "flagged"
-        findings.append(finding("region-outlier", severity, row, message))
-    return tuple(row for row in rows if row.key not in dropped), findings
+
+    def keep(row: ListedOffer) -> tuple[ListedOffer | None, str]:
+        usual, usd = medians.get(row.type_key), row.on_demand_usd_per_h
+        if usual is None or usd is None or _OUTLIER[0] <= usd / usual <= _OUTLIER[1]:
+            return row, ""
+        message = f"{usd:g} is {usd / usual:.2f} of the median over regions"
+        return None if types[row.type_key].accelerator else row, message
+
+    return each_price(rows, "region-outlier", "flagged", keep)
 
 
 def _medians(prices: Iterable[ListedOffer]) -> dict[tuple[str, str], float]:
@@ -207,16 +219,11 @@ def drop_spot_copies(rows: Listed, context: Context) -> Checked:
         if row.spot_usd_per_h is not None and row.on_demand_usd_per_h is not None:
             both[row.provider].append(row.spot_usd_per_h == row.on_demand_usd_per_h)
     copies = {name for name, equal in both.items() if len(equal) >= _MIN_REGIONS and all(equal)}
-    findings = [
-        Finding(
-            rule="spot-is-on-demand",
-            severity="dropped",
-            provider=name,
-            message=f"all {len(both[name])} spot prices equal the on-demand price",
-        )
-        for name in sorted(copies)
-    ]
-    return (tuple(_without_spot(row) if row.provider in copies else row for row in rows), findings)
+    found = {
+        name: f"all {len(both[name])} spot prices equal the on-demand price" for name in copies
+    }
+    left = tuple(_without_spot(row) if row.provider in copies else row for row in rows)
+    return left, by_provider("spot-is-on-demand", "dropped", found)
 
 
 def mark_dedicated(rows: Listed, context: Context) -> Checked:
@@ -267,16 +274,11 @@ def collapse_regions(rows: Listed, context: Context) -> Checked:
     for row in rows:
         one = replace(row, region=EVERYWHERE) if row.region and row.provider in collapsed else row
         kept.setdefault(one.key, one)
-    findings = [
-        Finding(
-            rule="every-region",
-            severity="corrected",
-            provider=name,
-            message=f"every type in all {len(regions[name])} regions at one price: one list price",
-        )
-        for name in sorted(collapsed)
-    ]
-    return tuple(kept.values()), findings
+    found = {
+        name: f"every type in all {len(regions[name])} regions at one price: one list price"
+        for name in collapsed
+    }
+    return tuple(kept.values()), by_provider("every-region", "corrected", found)
 
 
 def _without_spot(row: ListedOffer) -> ListedOffer:
@@ -286,19 +288,6 @@ def _without_spot(row: ListedOffer) -> ListedOffer:
         spot_interruption_band=None,
         provenance=row.provenance and replace(row.provenance, spot_status=""),
     )
-
-
-# ``drop_missing`` stands apart: it comes before the rules that compare sizes.
-PRICES_RULES: Final[tuple[Rule, ...]] = (
-    check_regions,
-    drop_spot_above,
-    drop_spot_copies,
-    mark_dedicated,
-    collapse_regions,
-)
-
-
-# Rules about change: a new list that differs too much from the last one is refused.
 
 
 _SUDDEN: Final = 0.30  # P4 and P5 fell by 33-44 % in 2025, and nothing else by more than 10
@@ -335,27 +324,18 @@ def refuse_fewer_prices(rows: Listed, context: Context) -> Checked:
     findings = []
     replaced = context.replaced_by(rows)
     for way in _WAYS:
-        before, after = _count(replaced, way), _count(rows, way)
-        for provider, count in sorted(before.items()):
-            if after[provider] < (1 - _FEWER) * count:
-                name = way.removesuffix("_usd_per_h").replace("_", "-")
-                message = f"{after[provider]:,} {name} prices where there were {count:,}"
-                findings.append(
-                    Finding(
-                        rule="fewer-prices", severity="refused", provider=provider, message=message
-                    )
-                )
+        before, after = (
+            Counter(row.provider for row in prices if getattr(row, way) is not None)
+            for prices in (replaced, rows)
+        )
+        name = way.removesuffix("_usd_per_h").replace("_", "-")
+        found = {
+            provider: f"{after[provider]:,} {name} prices where there were {count:,}"
+            for provider, count in before.items()
+            if after[provider] < (1 - _FEWER) * count
+        }
+        findings += by_provider("fewer-prices", "refused", found)
     return rows, findings
-
-
-def _count(prices: Iterable[ListedOffer], way: str) -> Counter[str]:
-    return Counter(row.provider for row in prices if getattr(row, way) is not None)
-
-
-RULES: Final[tuple[Rule, ...]] = (refuse_sudden_changes, refuse_fewer_prices)
-
-
-# Rules about prices that compare sizes: one price for all, too little or too much for one.
 
 
 _SENTINEL_SIZES: Final = 3
@@ -461,12 +441,6 @@ def flag_uneven(rows: Listed, context: Context) -> Checked:
     return rows, findings
 
 
-SIZES_RULES: Final[tuple[Rule, ...]] = (drop_sentinels, drop_host_only, flag_uneven)
-
-
-# Rules about types: accelerators and sizes.
-
-
 _MEMORY_TOLERANCE: Final = 0.07  # decimal against binary gigabytes differ by as much
 # GiB of main memory for a vCPU: from 0.23 (small shared machines) to 62 (24 TB for 448 vCPUs,
 # halved by constrained-core sizes) in the bundled table; a unit error is a factor of 1,000.
@@ -553,30 +527,11 @@ def check_sizes(rows: Listed, context: Context) -> Checked:
     return _each_type(rows, keep)
 
 
-TYPES_RULES: Final[tuple[Rule, ...]] = (resolve_accelerators, check_sizes)
-
-
-# Check what an adapter read before it is believed; each rule comes from a real case.
-#
-# ===================  ==========================================================================
-# rule                 does      seen in
-# ===================  ==========================================================================
-# no-price             drops     Azure's H100 at $0 (skypilot#3615); 2,754 zeros of libcloud's list
-# unknown-accelerator  drops     accelerators of a name that nobody describes
-# accelerator-memory   corrects  A100 of 40 or 80 GB under one name; "SizeInMiB: 80" of RunPod
-# machine-size         drops     memory in MiB or bytes where GiB were meant
-# sentinel             drops     TPU v6e at 700.0 whatever the size, where the price is unknown
-# host-only            drops     A2 read without its GPUs (skypilot-catalog#31)
-# region-outlier       drops     H100 x8 at 0.36-0.49 of other regions: another product's price;
-#                      or flags  CPU-only types do differ by that much (Azure's Brazil South East)
-# spot-above           drops     spot prices above the on-demand price
-# spot-is-on-demand    drops     RunPod: every spot price equals the on-demand price
-# dedicated-tenancy    marks     bare metal 6-10 % above the same virtual machine (karpenter)
-# uneven-price         flags     L40 x4 dearer than twice L40 x2 (Shadeform)
-# every-region         corrects  every type in every region at one price (Lambda, OCI)
-# sudden-change        refuses   a type's price changed by more than 30 %; ``--accept``
-# fewer-prices         refuses   more than 10 % of the prices are gone; ``--accept-fewer``
-# ===================  ==========================================================================
+PRICES_RULES: Final[tuple[Rule, ...]] = (
+    drop_missing, drop_sentinels, drop_host_only, flag_uneven, check_regions, drop_spot_above,
+    drop_spot_copies, mark_dedicated, collapse_regions, refuse_sudden_changes,
+    refuse_fewer_prices,
+)  # fmt: skip
 
 
 def check(rows: Listed, context: Context) -> Checked:
@@ -585,11 +540,12 @@ def check(rows: Listed, context: Context) -> Checked:
     A type all of whose prices were dropped stays without one.
     """
     findings: list[Finding] = []
-    for rule in TYPES_RULES:
+    on_types: tuple[Rule, ...] = resolve_accelerators, check_sizes
+    for rule in on_types:
         rows, found = rule(rows, context)
         findings += found
     types = types_of(rows)
-    for rule in (drop_missing, *SIZES_RULES, *PRICES_RULES, *RULES):
+    for rule in PRICES_RULES:
         rows, found = rule(rows, context)
         findings += found
     return with_types(rows, types), findings

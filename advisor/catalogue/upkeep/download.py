@@ -21,23 +21,21 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any, Final, NoReturn, Protocol
+from typing import IO, Any, Final, NoReturn
 
 from advisor.catalogue.providers.base import RawFile
 from advisor.collectors import atomic, bounded
 from advisor.errors import CatalogueError
 
-# Files as they were downloaded, each with its address, day and checksum.
-#
-# ``raw/<source>/<name>`` beside an ``index.json``. A copy is only used again if its checksum still
-# holds; a file that is being written has another name, so that no half of one is ever found.
-
-
 _INDEX: Final = "index.json"
 
 
 class RawStore:
-    """The folder of downloads."""
+    """The folder of downloads, each with its address, day and checksum.
+
+    ``raw/<source>/<name>`` beside an ``index.json``. A copy is only used again if its checksum
+    still holds; a file that is being written has another name, so that no half of one is found.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -103,30 +101,6 @@ _MAX_REDIRECTS: Final = 5
 _TRY_AGAIN: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
-class Clock(Protocol):
-    """Time as the session sees it; tests give another one."""
-
-    def now(self) -> float:
-        """Return seconds that only grow."""
-        ...
-
-    def sleep(self, seconds: float) -> None:
-        """Wait."""
-        ...
-
-
-class SystemClock:
-    """The machine's own time."""
-
-    def now(self) -> float:
-        """Return seconds that only grow."""
-        return time.monotonic()
-
-    def sleep(self, seconds: float) -> None:
-        """Wait."""
-        time.sleep(seconds)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DownloadLimits:
     """What a download may take."""
@@ -165,7 +139,9 @@ class HttpSession:
     limits: DownloadLimits = field(default_factory=DownloadLimits)
     # where files are taken from instead: ``https://host/path`` becomes ``MIRROR/host/path``
     mirror: str = ""
-    clock: Clock = field(default_factory=SystemClock)
+    # time and waiting, of which tests have their own
+    now: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
     on_progress: Callable[[Progress], None] | None = None
 
     def get(self, url: str, *, name: str, max_bytes: int) -> RawFile:
@@ -190,7 +166,7 @@ class HttpSession:
         return f"{self.mirror.rstrip('/')}/{url.split('://', 1)[1]}" if self.mirror else url
 
     def _get(self, url: str, name: str, max_bytes: int) -> RawFile:
-        deadline = self.clock.now() + self.limits.file_s
+        deadline = self.now() + self.limits.file_s
         for attempt in range(1, self.limits.tries + 1):
             try:
                 return self._try(url, name, max_bytes, deadline)
@@ -200,9 +176,9 @@ class HttpSession:
                     # Full jitter: many clients that failed together do not come back together.
                     wait = self.limits.first_wait_s * 2 ** (attempt - 1) * random.uniform(0.5, 1)
                 is_last = attempt == self.limits.tries
-                if is_last or self.clock.now() + wait > deadline:
+                if is_last or self.now() + wait > deadline:
                     raise _gone(url, f"{failure} ({attempt} tries)") from failure
-                self.clock.sleep(wait)
+                self.sleep(wait)
         raise AssertionError("unreachable: the last try returns or raises")
 
     def _try(self, url: str, name: str, max_bytes: int, deadline: float) -> RawFile:
@@ -214,9 +190,7 @@ class HttpSession:
         except urllib.error.HTTPError as error:
             with error:
                 if error.code == 304 and known is not None:
-                    return self._keep(
-                        known.name, url, known.sha256, known.etag, known.last_modified
-                    )
+                    return self._keep(name, url, known.sha256, known.etag, known.last_modified)
                 _raise_status(error, url)
         except urllib.error.URLError as error:
             raise _TransientError(f"cannot be reached: {error.reason}") from error
@@ -246,41 +220,27 @@ class HttpSession:
                 digest.update(block)
                 file.write(block)
                 if self.on_progress is not None:
-                    self.on_progress(
-                        Progress(
-                            source=self.source,
-                            name=name,
-                            done_bytes=body.received,
-                            total_bytes=total,
-                        )
+                    done = Progress(
+                        source=self.source, name=name, done_bytes=body.received, total_bytes=total
                     )
+                    self.on_progress(done)
             if total is not None and body.received != total:
                 raise _TransientError(f"was cut short: {body.received:,} of {total:,} bytes")
             if not body.is_complete:
                 raise _TransientError("was cut short inside its compression")
-        headers = answer.headers
-        return self._keep(
-            name,
-            url,
-            digest.hexdigest(),
-            headers.get("ETag", ""),
-            headers.get("Last-Modified", ""),
-        )
+        version = (answer.headers.get(one, "") for one in ("ETag", "Last-Modified"))
+        return self._keep(name, url, digest.hexdigest(), *version)
 
     def _keep(self, name: str, url: str, sha256: str, etag: str, last_modified: str) -> RawFile:
         """Enter a file, or one that the server says is still current: it is as of now."""
+        now = datetime.now(UTC).isoformat(timespec="seconds")
         return self.store.keep(
-            self.source,
-            name,
-            url=url,
-            sha256=sha256,
-            retrieved_at=datetime.now(UTC).isoformat(timespec="seconds"),
-            etag=etag,
+            self.source, name, url=url, sha256=sha256, retrieved_at=now, etag=etag,
             last_modified=last_modified,
-        )
+        )  # fmt: skip
 
     def _next(self, body: _Body, url: str, max_bytes: int, deadline: float) -> bytes:
-        if self.clock.now() > deadline:
+        if self.now() > deadline:
             raise _gone(url, f"took longer than {self.limits.file_s:g} s")
         block = body.read()
         if body.unpacked > max_bytes:

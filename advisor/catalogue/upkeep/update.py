@@ -6,27 +6,18 @@ use is never changed; a new one takes its place at once when it is complete and 
 
 from __future__ import annotations
 
-import contextlib
-import stat
-import tarfile
-import tempfile
-import zipfile
-import zlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, Any, ClassVar, Final, Literal
-
-import numpy as np
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from advisor.answer import Recorded, to_record
 from advisor.catalogue import snapshot
 from advisor.catalogue.catalogue import Catalogue
-from advisor.catalogue.offer_columns import PRICINGS
-from advisor.catalogue.providers.base import Adapter, RawFile, local_file
+from advisor.catalogue.providers.base import Adapter, RawFile
 from advisor.catalogue.providers.sources import Source
 from advisor.catalogue.rows import (
     TYPE_FACTS,
@@ -37,166 +28,15 @@ from advisor.catalogue.rows import (
     with_types,
     write_rows,
 )
-from advisor.catalogue.snapshot import cache_folder, read_snapshot
+from advisor.catalogue.snapshot import cache_folder
 from advisor.catalogue.upkeep import checks
 from advisor.catalogue.upkeep.checks import Context, Finding, replaced_by
 from advisor.catalogue.upkeep.download import DownloadLimits, HttpSession, Progress, RawStore
-from advisor.collectors import bounded
-from advisor.errors import AdvisorError, CatalogueError, UsageError
+from advisor.errors import AdvisorError
 from advisor.providers import keep
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-# Unpack a zip or tar file that a user gave, into a folder of its own and nowhere else.
-
-
-MAX_BYTES: Final = 2 << 30  # of all files unpacked
-MAX_FILES: Final = 50_000
-_BLOCK: Final = 1 << 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Member:
-    """A file of an archive; ``is_plain`` is false for links, devices and the like."""
-
-    name: str
-    is_folder: bool
-    is_plain: bool
-    content: IO[bytes] | None
-
-
-def unpack(archive: Path, folder: Path) -> None:
-    """Unpack all files of an archive into a folder.
-
-    Raises CatalogueError if the archive is damaged, holds a link or a name that leads out of the
-    folder, or unpacks to more than is reasonable.
-    """
-    size = 0
-    try:
-        for number, member in enumerate(_members(archive), start=1):
-            if number > MAX_FILES:
-                raise _refused(archive, f"holds more than {MAX_FILES:,} files")
-            target = folder.joinpath(*_safe_parts(archive, member.name))
-            if member.is_folder:
-                continue
-            if not member.is_plain or member.content is None:
-                raise _refused(archive, f"holds {member.name!r}, which is not a plain file")
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with member.content as source, target.open("wb") as file:
-                while block := source.read(_BLOCK):
-                    size += len(block)
-                    if size > MAX_BYTES:
-                        raise _refused(archive, f"unpacks to more than {MAX_BYTES >> 30} GiB")
-                    file.write(block)
-    except (OSError, EOFError, zipfile.BadZipFile, tarfile.TarError, zlib.error) as error:
-        raise _refused(archive, f"cannot be unpacked: {error}") from error
-
-
-def is_archive(path: Path) -> bool:
-    """Tell whether a path is a file that ``unpack`` understands."""
-    return path.is_file() and (zipfile.is_zipfile(path) or tarfile.is_tarfile(path))
-
-
-def _members(archive: Path) -> Iterator[_Member]:
-    if zipfile.is_zipfile(archive):
-        with zipfile.ZipFile(archive) as opened:
-            for entry in opened.infolist():
-                mode = entry.external_attr >> 16
-                is_plain = not stat.S_IFMT(mode) or stat.S_ISREG(mode)
-                is_folder = entry.is_dir()
-                content = opened.open(entry) if is_plain and not is_folder else None
-                yield _Member(
-                    name=entry.filename, is_folder=is_folder, is_plain=is_plain, content=content
-                )
-        return
-    with tarfile.open(archive) as packed:
-        for member in packed:
-            content = packed.extractfile(member) if member.isreg() else None
-            yield _Member(
-                name=member.name,
-                is_folder=member.isdir(),
-                is_plain=member.isreg(),
-                content=content,
-            )
-
-
-def _safe_parts(archive: Path, name: str) -> tuple[str, ...]:
-    """Return the parts of a member's name; refuse what leads out of the folder."""
-    path = PurePosixPath(name.replace("\\", "/"))
-    if path.is_absolute() or ".." in path.parts or ":" in name or "\0" in name:
-        raise _refused(archive, f"holds {name!r}, which leads out of its folder")
-    return path.parts
-
-
-def _refused(archive: Path, what: str) -> CatalogueError:
-    return CatalogueError(
-        f"{archive.name} {what}", hint="unpack it yourself and name the folder, if you trust it"
-    )
-
-
-# Files that a user downloaded: a folder or an archive takes the place of the network.
-
-
-_MAX_FILES: Final = 50_000
-_INDEX: Final = "index.json"  # as the raw store writes it
-
-
-@contextlib.contextmanager
-def given_files(path: Path, sources: Sequence[Source]) -> Iterator[dict[str, list[RawFile]]]:
-    """Give the files of each source that has any, until the block ends.
-
-    A folder that was itself downloaded by ``update`` (its cache's ``raw``) brings the day of each
-    file in its ``index.json``; a file's own date of change is not believed. Raises UsageError if
-    there is no such path, or nothing in it is for any source; CatalogueError if an archive is
-    damaged or not safe.
-    """
-    with contextlib.ExitStack() as stack:
-        if is_archive(path):
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            unpack(path, folder)
-        elif path.is_dir():
-            folder = path
-        else:
-            raise UsageError(
-                f"{path} is neither a folder nor an archive",
-                hint="name a folder, a .zip or a .tar.gz with the downloaded files",
-            )
-        found = {source.name: _files_of(source, folder, path.name) for source in sources}
-        found = {name: files for name, files in found.items() if files}
-        if not found:
-            raise UsageError(
-                f"nothing in {path} is for {', '.join(source.name for source in sources)}",
-                hint="put each source's files into a folder of its name; see docs/prices.md",
-            )
-        yield found
-
-
-def _files_of(source: Source, folder: Path, name: str) -> list[RawFile]:
-    try:
-        adapter = source.make()
-    except Exception:
-        return []
-    files = []
-    for path in sorted(folder.rglob("*"))[:_MAX_FILES]:
-        relative = path.relative_to(folder).as_posix()
-        if path.is_file() and path.name != _INDEX and adapter.owns(f"{name}/{relative}"):
-            file = local_file(relative, path)
-            index = bounded.read_object(path.parent / _INDEX)
-            files.append(_dated(file, index.get(path.name)))
-    return files
-
-
-def _dated(file: RawFile, entry: Any) -> RawFile:
-    """Add what the index says, if it is of these bytes."""
-    if not isinstance(entry, dict) or entry.get("sha256") != file.sha256:
-        return file
-    return replace(
-        file, url=str(entry.get("url", "")), retrieved_at=str(entry.get("retrieved_at", ""))
-    )
-
-
-# Outcome of one source of an update: updated, refused or failed.
+    pass
 
 
 Status = Literal["updated", "refused", "failed"]
@@ -225,9 +65,6 @@ class Outcome(Recorded):
     def found(self) -> dict[str, int]:
         """How many findings there are of a rule and severity."""
         return dict(Counter(f"{one.rule} {one.severity}" for one in self.findings))
-
-
-# Put a source's new rows into the rows of before.
 
 
 def merged(before: Listed, outcome: Outcome) -> Listed:
@@ -306,7 +143,10 @@ def update_catalogue(sources: Sequence[Source], options: Options) -> Report:
         raw = RawStore(cache_folder() / "raw")
         with ThreadPoolExecutor(max_workers=_DOWNLOADS) as pool:
             fetched = list(pool.map(lambda source: _fetched(source, raw, options), sources))
-        outcomes = [_checked(*one, before, catalogue, options) for one in fetched]
+        outcomes = [
+            _checked(source.name, one, before, catalogue, options)
+            for source, one in zip(sources, fetched, strict=True)
+        ]
         good = [one for one in outcomes if one.status == "updated"]
         if not good:
             return Report(outcomes=tuple(outcomes), folder=None, message="nothing was updated")
@@ -316,15 +156,15 @@ def update_catalogue(sources: Sequence[Source], options: Options) -> Report:
         return _switched(base, rows, tuple(outcomes))
 
 
-_Fetched = tuple[str, Adapter | None, tuple[RawFile, ...], Outcome | None]
+_Fetched = tuple[Adapter, tuple[RawFile, ...]]
 
 
-def _fetched(source: Source, raw: RawStore, options: Options) -> _Fetched:
+def _fetched(source: Source, raw: RawStore, options: Options) -> _Fetched | Outcome:
     """Make the adapter and get its files; a failure becomes its outcome."""
     try:
         adapter = source.make()
         if options.files is not None:
-            return source.name, adapter, tuple(options.files.get(source.name, ())), None
+            return adapter, tuple(options.files.get(source.name, ()))
         session = HttpSession(
             source=source.name,
             store=raw,
@@ -332,22 +172,17 @@ def _fetched(source: Source, raw: RawStore, options: Options) -> _Fetched:
             mirror=options.mirror,
             on_progress=options.on_progress,
         )
-        return source.name, adapter, tuple(adapter.fetch(session)), None
+        return adapter, tuple(adapter.fetch(session))
     except Exception as error:
-        return source.name, None, (), _failed(source.name, error)
+        return _failed(source.name, error)
 
 
 def _checked(
-    name: str,
-    adapter: Adapter | None,
-    files: tuple[RawFile, ...],
-    failure: Outcome | None,
-    before: Listed,
-    catalogue: Catalogue,
-    options: Options,
+    name: str, fetched: _Fetched | Outcome, before: Listed, catalogue: Catalogue, options: Options
 ) -> Outcome:
-    if failure is not None or adapter is None:
-        return failure or _failed(name, CatalogueError("there is no adapter"))
+    if isinstance(fetched, Outcome):
+        return fetched
+    adapter, files = fetched
     outdated = (adapter.source, *adapter.replaces)
     context = Context(
         before=before,
@@ -430,109 +265,10 @@ def _switched(base: Path, rows: Listed, outcomes: tuple[Outcome, ...]) -> Report
     def write(folder: Path) -> None:
         write_rows(folder, rows)
         snapshot.write_manifest(folder, manifest)
-        read_snapshot(folder, snapshot.bundled_folder())
+        Catalogue.load(folder, with_overrides=False)
 
     folder = snapshot.add(write, made_at, unlike=base)
     if folder is None:
         return Report(outcomes=outcomes, folder=None, message="nothing has changed")
     snapshot.use(folder)
     return Report(outcomes=outcomes, folder=folder, message=f"in use now: {folder}")
-
-
-# Changes between two snapshots: types, prices, and by how much.
-
-
-_KEYS: Final = ("provider", "instance_type", "region", "pricing")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProviderDifference:
-    """Counts of one provider; prices of all ways to pay together."""
-
-    provider: str
-    types_added: int
-    types_removed: int
-    prices_added: int
-    prices_removed: int
-    prices_changed: int
-    median_change_fraction: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """Providers that differ, by name, and changed prices, the largest change first.
-
-    A changed price is its ``_KEYS`` with the old and the new one and ``change_fraction``, which is
-    new / old - 1.
-    """
-
-    providers: tuple[ProviderDifference, ...]
-    changes: tuple[dict[str, Any], ...]
-
-
-def difference(old: Catalogue, new: Catalogue) -> Difference:
-    """Compare two catalogues by provider, instance type and region."""
-    import pandas as pd
-
-    both = pd.concat([_prices(old), _prices(new)], axis=1, keys=["old", "new"])
-    is_old, is_new = both["old"].notna(), both["new"].notna()
-    changed = both[is_old & is_new & (both["old"] != both["new"])]
-    fraction = changed["new"] / changed["old"] - 1
-    changes = [
-        dict(zip(_KEYS, key, strict=True))
-        | {
-            "old_usd_per_h": float(before),
-            "new_usd_per_h": float(after),
-            "change_fraction": float(share),
-        }
-        for key, before, after, share in zip(
-            changed.index.tolist(), changed["old"], changed["new"], fraction, strict=True
-        )
-    ]
-    changes.sort(
-        key=lambda one: (
-            -abs(np.log1p(one["change_fraction"])), *(one[name] for name in _KEYS)
-        )
-    )  # fmt: skip
-    provider = both.index.get_level_values("provider")
-    old_types, new_types = _types(old), _types(new)
-    found = []
-    for name in sorted({one for one, _ in old_types | new_types}):
-        own = provider == name
-        shares = fraction[fraction.index.get_level_values("provider") == name]
-        found.append(
-            ProviderDifference(
-                provider=name,
-                types_added=sum(one == name for one, _ in new_types - old_types),
-                types_removed=sum(one == name for one, _ in old_types - new_types),
-                prices_added=int((own & is_new & ~is_old).sum()),
-                prices_removed=int((own & is_old & ~is_new).sum()),
-                prices_changed=len(shares),
-                median_change_fraction=float(shares.median()) if len(shares) else None,
-            )
-        )
-    differing = (one for one in found if any(list(asdict(one).values())[1:]))
-    return Difference(providers=tuple(differing), changes=tuple(changes))
-
-
-def _prices(catalogue: Catalogue) -> pd.Series[float]:
-    """Return all prices by ``_KEYS``."""
-    import pandas as pd
-
-    types, prices = catalogue.types, catalogue.prices
-    at = prices.type_index
-    columns = [types.provider[at], types.name[at], prices.region]
-    return pd.concat(
-        [
-            pd.Series(
-                prices.usd_per_h(pricing),
-                pd.MultiIndex.from_arrays([*columns, [pricing] * len(at)], names=_KEYS),
-            ).dropna()
-            for pricing in PRICINGS
-        ]
-    )
-
-
-def _types(catalogue: Catalogue) -> set[tuple[str, str]]:
-    types = catalogue.types
-    return set(zip(types.provider.tolist(), types.name.tolist(), strict=True))

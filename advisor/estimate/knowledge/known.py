@@ -14,14 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.ask import ENTRIES, JobSpec, Question, SetupRequest
-from advisor.catalogue import Catalogue
+from advisor.catalogue import Catalogue, TypeColumns
 from advisor.errors import AdvisorError, CatalogueError, UsageError
 from advisor.estimate.best import best_columns
 from advisor.estimate.case import Anchors, Constants, StepCase, constants, host_core_speed
 from advisor.jobs import Actual, Job, LayoutRun, described_job, job_from_spec, read_runs, runs_of
 from advisor.machines import (
     ClusterGroup,
-    Fleet,
     accelerator_devices,
     lone_machines,
     one_group,
@@ -58,7 +57,7 @@ JOB_NAMES: Final = frozenset(n for n, entry in ENTRIES.items() if entry.part in 
 # What tells machines as ``--cluster`` takes them, "2x4xT4@50Gbps", from names of types and cards.
 _CLUSTER: Final = re.compile(r"^\d+\s*x|[:@]")
 _PRECISION: Final = "bf16"  # where nobody says another, as for described jobs
-Machines = Callable[[], Fleet]
+Machines = Callable[[], TypeColumns]
 
 
 def find_job(**named: Any) -> Job:
@@ -177,7 +176,7 @@ def _measured_run(one: Actual, catalogue: Catalogue, machines: Machines) -> Meas
 
 def place_of(
     actual: Actual, catalogue: Catalogue, machines: Machines
-) -> tuple[Fleet, NDArray[np.int64], NDArray[np.int64]]:
+) -> tuple[TypeColumns, NDArray[np.int64], NDArray[np.int64]]:
     """Return the machines of a run: a fleet, the row of their type in it, and how many.
 
     Raises UsageError, CatalogueError as ``machine_of``.
@@ -206,7 +205,7 @@ def machine_of(actual: Actual, catalogue: Catalogue) -> int | Device | ClusterGr
     if exact is not None:
         return exact
     try:
-        return catalogue.instance_type(name, provider=actual.provider or None).index
+        return int(catalogue.instance_type(name, provider=actual.provider or None).index)
     except CatalogueError as error:
         device = None if actual.provider else suite_device(name)
         if device is None:
@@ -219,7 +218,7 @@ def machine_of(actual: Actual, catalogue: Catalogue) -> int | Device | ClusterGr
 _MOST_KEPT: Final = 10_000
 Found = TypeVar("Found")
 Beside = tuple[Device, float, float, float]
-Place = tuple[Fleet, NDArray[np.int64], NDArray[np.int64]]
+Place = tuple[TypeColumns, NDArray[np.int64], NDArray[np.int64]]
 
 
 class Asked(Protocol):
@@ -232,17 +231,19 @@ class Asked(Protocol):
         """The fitted constants."""
 
     @property
-    def fleet(self) -> Fleet:
+    def fleet(self) -> TypeColumns:
         """The catalogue's machines."""
 
-    def fleet_of(self, job: Job) -> Fleet:
+    def fleet_of(self, job: Job) -> TypeColumns:
         """Return the catalogue's machines as the job may use them."""
 
-    def case(self, job: Job, *, fleet: Fleet | None = None, believes: bool = True) -> StepCase:
+    def case(
+        self, job: Job, *, fleet: TypeColumns | None = None, believes: bool = True
+    ) -> StepCase:
         """Return the job as the ways of training see it."""
 
 
-def _alone(fleet: Fleet, row: int) -> Fleet:
+def _alone(fleet: TypeColumns, row: int) -> TypeColumns:
     """Return machines of which only one type's device is known: nothing else is asked."""
     device = np.full_like(fleet.device, -1)
     device[row] = 0
@@ -345,7 +346,7 @@ class OwnRuns:
                 errors.append(float(np.log(actual.step_s / columns.step_s[0])))
         return Believed(runs=tuple(placed), errors=tuple(errors)) if placed else None
 
-    def _in_place(self, job: Job, work: Work, actual: Actual, there: Fleet) -> StepCase:
+    def _in_place(self, job: Job, work: Work, actual: Actual, there: TypeColumns) -> StepCase:
         """Return the job as it is asked in a run's place, the run's own errors left alone."""
         asked = replace(job, global_batch=actual.batch or job.global_batch)
         if not is_known_by_runs(work):

@@ -22,8 +22,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from advisor.catalogue import TypeColumns
 from advisor.jobs import ACTUAL_LOG_SD
-from advisor.machines import Fleet
 from advisor.planners.core import Device, LayoutParameters, Layouts, Work
 from advisor.planners.layouts import (
     NAMES,
@@ -124,13 +124,15 @@ def _likeness(a: PlacedRun, b: PlacedRun) -> float:
     return math.exp(-0.5 * (batches**2 + workers**2))
 
 
-def key_of(fleet: Fleet, row: int) -> Key:
+def key_of(fleet: TypeColumns, row: int) -> Key:
     """Return what machines have in common on which a job scales alike: device and network."""
     name = fleet.devices[fleet.device[row]].name if fleet.device[row] >= 0 else ""
     return name, float(fleet.network_bytes_per_s[row]), bool(fleet.is_rdma[row])
 
 
-def placed(fleet: Fleet, row: int, nodes: int, global_batch: int, step_s: float) -> PlacedRun:
+def placed(
+    fleet: TypeColumns, row: int, nodes: int, global_batch: int, step_s: float
+) -> PlacedRun:
     """Return a step on so many machines of a type."""
     per_node = int(fleet.per_node[row])
     return PlacedRun(
@@ -186,7 +188,7 @@ def placements(nodes: Array, per_node: Array, batch: Array) -> Placements:
 
 
 def fitted_rows(
-    clusters: Mapping[Key, ScalingFit], fleet: Fleet, type_index: np.ndarray
+    clusters: Mapping[Key, ScalingFit], fleet: TypeColumns, type_index: np.ndarray
 ) -> list[tuple[ScalingFit, np.ndarray]]:
     """Return each law with the rows that it times."""
     used, place = np.unique(type_index, return_inverse=True)

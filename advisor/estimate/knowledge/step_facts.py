@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict
 
 import numpy as np
 
 from advisor.answer import Candidate, Configuration, Fact, to_record
-from advisor.catalogue import InstanceType, shipped
+from advisor.catalogue import TableRow, shipped
 from advisor.collectors.derive import MOST_RATIO, ratio
 from advisor.collectors.errors import counted
 from advisor.estimate.answer import network_text
@@ -36,7 +35,7 @@ class StepFacts:
 
     def __init__(
         self, predictor: Predictor, job: Job, columns: TimeColumns, device: Device | None,
-        row: InstanceType | None = None,
+        row: TableRow | None = None,
     ) -> None:  # fmt: skip
         """Take one row of columns; ``row`` is the type of the catalogue that it is of, if any."""
         self.predictor, self.job, self.columns = predictor, job, columns
@@ -60,7 +59,7 @@ class StepFacts:
             yield from self._learned(self.device, self.job.work)
         if self.row is not None and self.row.cpu_baseline != 1.0:
             yield Fact(
-                what="processor time that lasts", value=sustained_words(asdict(self.row)),
+                what="processor time that lasts", value=sustained_words(vars(self.row)),
                 source="looked up", note=self.row.cpu_baseline_source,
             )  # fmt: skip
         if self.job.state_bytes:

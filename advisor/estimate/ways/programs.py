@@ -23,12 +23,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from advisor.catalogue import TypeColumns
 from advisor.collectors.derive import advised_memory_bytes
 from advisor.errors import RunError
 from advisor.estimate.case import host_core_speed
 from advisor.estimate.time_columns import STATUSES, TimeColumns, no_times, shares_of, way_code
 from advisor.jobs import Job, Program, data_in_s
-from advisor.machines import Fleet
 from advisor.quantities import REACH_90
 
 WAY: Final = way_code("program")
@@ -63,7 +63,9 @@ def cores_factor(program: Program, vcpus: Floats) -> tuple[Floats, Floats]:
     return np.where(amdahl < 1.0, np.sqrt(gained), amdahl), -np.log(gained) / 2.0 / REACH_90
 
 
-def program_columns(job: Job, fleet: Fleet, type_index: Integers, count: Integers) -> TimeColumns:
+def program_columns(
+    job: Job, fleet: TypeColumns, type_index: Integers, count: Integers
+) -> TimeColumns:
     """Estimate a program on one machine of each type; more machines do not help it.
 
     Raises RunError if the speed of the host's cores was not measured.
@@ -81,7 +83,7 @@ def program_columns(job: Job, fleet: Fleet, type_index: Integers, count: Integer
     needed = advised_memory_bytes(job.peak_rss_bytes)
     status = np.zeros(len(count), dtype=np.int64)
     for reason, holds in (
-        ("does_not_fit_in_memory", fleet.host_memory_bytes[type_index] < needed),
+        ("does_not_fit_in_memory", fleet.memory_bytes[type_index] < needed),
         ("no_time_model", np.isnan(speed)),
         ("cpu_baseline_unknown", np.isnan(fleet.cpu_baseline[type_index])),
         ("runs_on_one_machine", count > 1),

@@ -13,14 +13,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.catalogue import Accelerator
+from advisor.catalogue import Accelerator, TypeColumns
 from advisor.errors import UsageError
 from advisor.estimate.case import StepCase, machine_key
 from advisor.estimate.time_columns import CODE, TimeColumns, way_code
 from advisor.estimate.ways.data_parallel import kept_free_bytes
 from advisor.estimate.ways.model_parallel import put_layout, waiting_parts
 from advisor.jobs import Job
-from advisor.machines import Fleet, host_device, host_fits, host_room_bytes
+from advisor.machines import host_device, host_fits, host_room_bytes
 from advisor.planners.core import Device, Link, Node, PlanningError, UnitTimes
 from advisor.planners.layouts import PlannedLayout, SearchSpace, UnitProblem, search_units
 from advisor.planners.memory import UnitTable
@@ -338,7 +338,7 @@ def measured_on(job: Job) -> Device | None:
     return None if seen is None else host_device(seen.host, seen.threads, seen.device)
 
 
-def node_of(fleet: Fleet, row: int, accelerators: Mapping[str, Accelerator]) -> Node:
+def node_of(fleet: TypeColumns, row: int, accelerators: Mapping[str, Accelerator]) -> Node:
     """Return one type of a fleet as the planners' machine."""
     device = fleet.devices[fleet.device[row]]
     speed = float(fleet.core_speed[row])
@@ -360,7 +360,7 @@ def node_of(fleet: Fleet, row: int, accelerators: Mapping[str, Accelerator]) -> 
         host=Link(name="pcie", bytes_per_s=host_bytes_per_s(device, accelerators)),
         vcpus=int(min(float(fleet.vcpus[row]), 1e9)),
         core_speed=None if np.isnan(speed) else speed,
-        memory_bytes=float(fleet.host_memory_bytes[row]),
+        memory_bytes=float(fleet.memory_bytes[row]),
     )
 
 
