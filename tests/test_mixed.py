@@ -309,6 +309,29 @@ def test_bounds_are_below_what_plan_answers(make_job: MakeJob, kind: str) -> Non
         assert least[0] <= better[0] <= choice.step_time_s.value * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("deadline", [False, True])
+def test_a_search_for_the_best_value_finds_that_of_all_clusters(
+    make_job: MakeJob, kind: str, deadline: bool
+) -> None:
+    """And what was found for one question answers the next as a fresh search does."""
+    job, known = job_of(make_job, KINDS[kind]()), few()
+    request = Constraints(mixed=True, max_nodes=3, effort_h=0.0)
+    whole = recommend(job, request, predictor=known)
+    if deadline:
+        hours = 1.1 * whole.front[-1].training_time_h.value
+        request = replace(request, deadline_h=hours, confidence=0.5)
+        whole = recommend(job, request, predictor=Predictor(known.catalogue))
+    again = recommend(job, request, predictor=known, for_best_value=True)
+    assert whole.picks
+    named = [
+        next(one for one in found.front if one.rank == found.picks["best_value"])
+        for found in (whole, again)
+    ]
+    assert named[0].configuration == named[1].configuration
+    assert named[0].cost_usd == named[1].cost_usd
+
+
 def test_own_machines_of_several_types_work_together(make_job: MakeJob) -> None:
     """Of machines of which there is a number all are looked at, of three types and more."""
     catalogue = scarce(1).catalogue

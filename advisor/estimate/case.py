@@ -734,6 +734,10 @@ Integers = NDArray[np.int64]
 SPACE: Final = SearchSpace(schedules=("1f1b", "interleaved"))
 
 
+# Devices that are calibrated alone, in place of with the whole fleet.
+_FEW: Final = 2
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCase:
     """A job with steps, over a fleet of machines."""
@@ -789,15 +793,20 @@ class StepCase:
     def calibrated(self, device: Integers) -> tuple[Floats, Floats]:
         """Return what to add to ln(step) by the operators' law, and its deviation, by device.
 
-        Asked of the whole fleet at once: the process of errors is a product with all its rows.
+        Many are asked of the whole fleet at once: the process of errors is a product with all its
+        rows. One or two, of a changed job on the machines that were chosen, are asked alone.
 
         ``device``: rows of the fleet's devices.
         """
-        key = ("calibrated",)
+        key: tuple[object, ...] = ("calibrated",)
+        on, place, asked = self.fleet.devices, device, np.unique(device)
+        if asked.size <= _FEW and key not in self.seen:
+            key = *key, asked.tobytes()
+            on, place = on.take(asked), np.searchsorted(asked, device)
         if key not in self.seen:
-            self.seen[key] = self.calibrated_on(self.fleet.devices)
+            self.seen[key] = self.calibrated_on(on)
         factor, log_sd = self.seen[key]
-        return factor[device], log_sd[device]
+        return factor[place], log_sd[place]
 
     def calibrated_on(self, devices: Sequence[Device]) -> tuple[Floats, Floats]:
         """Return the same on devices that the fleet need not have, each (n_devices,)."""

@@ -69,13 +69,11 @@ class Listed:
         self.rejected: Counter[str] = Counter()
         self.rows, self.feasible = self._priced(asked)
         self._count(asked, wanted)
-        self._add_mixed()
-        rows = self.rows
         at_once = rented_at_once(predictor.catalogue.types, self.offers)
-        equal = slice(0, rows.size - len(rows.mixed))
+        self.request_h = asking_h(request, at_once[self.rows.offer], self.rows.machines)
+        self._add_mixed(for_best_value=for_best_value)
         # Clusters of several types are asked for: nothing is waited for.
-        self.request_h = np.zeros(rows.size)
-        self.request_h[equal] = asking_h(request, at_once[rows.offer[equal]], rows.machines[equal])
+        self.request_h = np.pad(self.request_h, (0, len(self.rows.mixed)))
         self._draw()
 
     def _priced(self, asked: AskedRows) -> tuple[Rows, Integers]:
@@ -115,7 +113,7 @@ class Listed:
         absent = self.rejected["no_price"] + self.rejected["not_offered"]
         self.considered = int(crossed.sum()) + ways + absent
 
-    def _add_mixed(self) -> None:
+    def _add_mixed(self, *, for_best_value: bool) -> None:
         """Look at unlike machines as asked for, else where equal ones fall short.
 
         They do where none of them keeps the constraints, or where there are not enough of a type:
@@ -126,13 +124,37 @@ class Listed:
         if not (is_short if request.mixed is None else request.mixed):
             return
         steady = rows.time_h[self.feasible], rows.cost_usd[self.feasible]
-        found = mixed_rows(self.job, request, self.predictor, self.offers, self.side, steady)
+        found = mixed_rows(
+            self.job, request, self.predictor, self.offers, self.side, steady,
+            least_worth=self._least_worth(), for_best_value=for_best_value,
+        )  # fmt: skip
         if found is not None:
             self.considered += found.considered
             self.rejected.update(found.rejected)
             self.rows = rows.with_mixed(found.kept)
             behind = np.arange(rows.size, self.rows.size)
             self.feasible = np.concatenate([self.feasible, behind])
+
+    def _least_worth(self) -> dict[str, float]:
+        """Return what each pick is worth at least among equal machines that surely keep limits."""
+        able = self.feasible
+        if (late := self._late()) is not None:
+            able = able[~late[able]]
+        rows, worst = self.rows, self.rows.worst(able)
+        judged = rows.time_h[able] * worst, rows.cost_usd[able] * worst
+        others = rows.machines[able], self.request_h[able]
+        worth = {one: self.renting.worth(one, *judged, *others) for one in WEIGHTS}
+        return {
+            one: float(np.fmin.reduce(values, initial=np.inf)) for one, values in worth.items()
+        }
+
+    def _late(self) -> NDArray[np.bool_] | None:
+        """Say which rows miss the deadline with the confidence, or that of picks; None: none is."""
+        request = self.request
+        if request.deadline_h is None:
+            return None
+        confidence = request.confidence or CONFIDENCE
+        return self.rows.is_late(request.deadline_h, confidence, request.coverage)
 
     def _draw(self) -> None:
         """Draw the front, and choose what is worth a line and what is shown."""

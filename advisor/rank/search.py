@@ -18,7 +18,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -62,6 +64,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Booleans = NDArray[np.bool_]
 Machines = tuple[tuple[int, int], ...]
+_Answered = tuple[float, tuple[Choice | None, TimeColumns]]
 
 # Candidates asked before the others' bounds are held against what they take.
 _AT_ONCE: Final = 8
@@ -99,6 +102,12 @@ class _Bounded(ABC):
     @abstractmethod
     def closed(self, reason: str, rows: Integers) -> None:
         """Keep why candidates are no longer looked at."""
+
+    def late_h(self, usd_per_h: Floats, once_usd: Floats | float) -> Floats:
+        """Return when each takes longer than something known and costs more; inf: never [h]."""
+        cost = (self.known.cost_usd[:, None] - once_usd) / np.maximum(usd_per_h, 1e-12)
+        late_h = np.maximum(self.known.time_h[:, None], cost)
+        return np.asarray(late_h.min(axis=0, initial=np.inf))
 
     def close(self, reason: str, rows: Integers) -> None:
         """Stop looking at candidates, those of them that are open."""
@@ -326,12 +335,9 @@ class _EqualSearch(_Bounded):
 
     def _most_s(self, rows: Integers) -> Floats:
         """Return the steps from which on what is known beats each row [s]."""
-        time_h, cost = self.known.time_h, self.known.cost_usd
-        if not time_h.size:
-            return np.full(len(rows), np.inf)
         price = self.price[rows] * self.count[rows]
-        # A row is beaten once it takes longer than a known one and costs more, and is no pick.
-        late_h = np.maximum(time_h, cost / np.maximum(price, 1e-12)[:, None]).min(axis=1)
+        late_h = self.late_h(price, 0.0)
+        # What is beaten may still be picked.
         for pick, least in self.least_worth.items():
             late_h = np.maximum(late_h, self.renting.latest_h(pick, least, price))
         return np.asarray(late_h * HOUR_S / self.asked.job.paid_steps)
@@ -341,7 +347,7 @@ class _EqualSearch(_Bounded):
         found = best_columns(self.case, self.type_index[rows], self.count[rows], most_s)
         # Above the limit another layout may have been left out.
         self.is_settled[rows] = (found.step_s <= most_s) | np.isinf(most_s)
-        self._bound_slower_links(rows, found)
+        self._bound_slower_links(rows, found, np.minimum(found.step_s, most_s))
         found = self.predictor.corrected(self.asked.job, found)
         if (found.is_learned is None) != (self.columns.is_learned is None):
             found = replace(found, is_learned=np.zeros(len(rows), dtype=bool))
@@ -351,8 +357,12 @@ class _EqualSearch(_Bounded):
         self.is_open[rows] = False
         self._learn(rows[found.status == 0])
 
-    def _bound_slower_links(self, rows: Integers, found: TimeColumns) -> None:
-        """Raise the bounds of open rows that are like searched ones but for slower links."""
+    def _bound_slower_links(self, rows: Integers, found: TimeColumns, least_s: Floats) -> None:
+        """Raise the bounds of open rows that are like searched ones but for slower links.
+
+        ``least_s``: of every searched row what no layout is faster than: a search that was cut
+        says no more than where it was cut.
+        """
         before_s = np.nan_to_num(self.columns.startup_s + self.columns.data_in_s)
         device = self.case.fleet.device[self.type_index]
         near = np.flatnonzero(self.is_open & np.isin(device, device[rows]))
@@ -360,8 +370,8 @@ class _EqualSearch(_Bounded):
             row = int(rows[at])
             like = near[(self.count[near] == self.count[row]) & (device[near] == device[row])]
             like = like[is_no_faster(self.case, self.type_index[like], int(self.type_index[row]))]
-            least_s = found.step_s[at] * self.asked.job.paid_steps + before_s[like]
-            self.time_h[like] = np.maximum(self.time_h[like], least_s / HOUR_S)
+            bound_s = least_s[at] * self.asked.job.paid_steps + before_s[like]
+            self.time_h[like] = np.maximum(self.time_h[like], bound_s / HOUR_S)
             self._bound_costs(like)
 
     def _bound_costs(self, rows: Integers) -> None:
@@ -439,13 +449,15 @@ class _EqualSearch(_Bounded):
 
 def mixed_rows(
     job: Job, request: Constraints, predictor: Predictor, offers: Offers, side: SideCosts,
-    beaten_by: tuple[Floats, Floats], *, is_pruned: bool = True,
+    beaten_by: tuple[Floats, Floats], *, least_worth: Mapping[str, float] = MappingProxyType({}),
+    for_best_value: bool = False, is_pruned: bool = True,
 ) -> MixedSearch | None:  # fmt: skip
     """Evaluate the mixed clusters that could be on the front.
 
     ``side``: one row an offer; ``beaten_by``: time [h] and cost [USD] of the clusters of equal
-    machines that satisfy the constraints; ``is_pruned``: leave out what bounds allow to; True by
-    default.
+    machines that satisfy the constraints; ``least_worth``: by pick, what the best of these that
+    surely keep the limits is worth; ``for_best_value``: what cannot be that is left out, too;
+    ``is_pruned``: leave out what bounds allow to; True by default.
 
     Returns
     -------
@@ -465,11 +477,16 @@ def mixed_rows(
     if clusters.considered == 0:
         return None
     search = MixedSearch(case, request, predictor, offers, clusters, Front(*beaten_by))
-    if not is_pruned and search.is_open.any():
-        search.ask(np.flatnonzero(search.is_open))
+    search.least_worth, search.is_for_best_value = least_worth, for_best_value
+    if not is_pruned and (rows := np.flatnonzero(search.is_open)).size:
+        search.ask(rows, np.full(rows.size, np.inf))
     search.run()
     search.rejected["dominated"] += clusters.considered - search.time_h.size
     return search
+
+
+def _step_s(found: tuple[Choice | None, TimeColumns]) -> float:
+    return float(found[1].step_s[0])
 
 
 class MixedSearch(_Bounded):
@@ -481,7 +498,9 @@ class MixedSearch(_Bounded):
     ) -> None:  # fmt: skip
         self.case, self.request, self.offers, self.clusters = case, request, offers, clusters
         self.catalogue = predictor.catalogue
-        self.answers: dict[Machines, tuple[Choice | None, TimeColumns]] = {}
+        # What was found for the same job under other limits, by the machines: up to which step
+        # ways were looked for [s], and the best.
+        self.answers: dict[Machines, _Answered] = case.seen.setdefault(("mixed clusters",), {})
         self.of_type: dict[int, ClusterGroup] = {}
         self.types = offers.type_index[clusters.offers]
         self.is_spot = np.asarray(offers.pricing == "spot")[clusters.offers[:, 0]]
@@ -506,7 +525,24 @@ class MixedSearch(_Bounded):
     def is_beaten(self, rows: Integers) -> Booleans:
         """Say which open clusters gain too little: no more than two lines differ by."""
         gain = 1.0 + self.request.least_gain_fraction
-        return self.known.beats(self.time_h[rows] * gain, self.cost_usd[rows] * gain)
+        is_beaten = self.known.beats(self.time_h[rows] * gain, self.cost_usd[rows] * gain)
+        if self.is_for_best_value:
+            is_beaten |= ~self._may_be(["best_value"], rows)
+        return is_beaten
+
+    def _may_be(self, picks: Iterable[str], rows: Integers) -> Booleans:
+        """Say which clusters one of these picks may name, by their bounds."""
+        some = self.time_h[rows], self.cost_usd[rows], self.clusters.counts[rows].sum(axis=1)
+        renting = Renting.of(self.request)
+        worth = [renting.worth(one, *some) <= self.least_worth.get(one, np.inf) for one in picks]
+        return np.logical_or.reduce(worth)
+
+    def _most_s(self, rows: Integers) -> Floats:
+        """Return the steps from which on what is known beats each cluster, and no pick is it."""
+        hourly, once = self.clusters.usd_per_h[rows], self.clusters.once_usd[rows]
+        late_h = self.late_h(hourly, once)
+        late_h[self._may_be(["best_value", "fastest"], rows)] = np.inf
+        return np.asarray((late_h * HOUR_S - self.before_s[rows]) / self.case.job.paid_steps)
 
     def advance(self, rows: Integers) -> None:
         """Raise the bounds of the few that are left, once; then ask the most promising."""
@@ -516,7 +552,7 @@ class MixedSearch(_Bounded):
         else:
             best = self.best(rows)
             self.asked += best.size
-            self.ask(best)
+            self.ask(best, self._most_s(best))
             if self.asked >= _MOST_ASKED and self.request.mixed is not True:
                 self.close("not_asked", np.flatnonzero(self.is_open))
 
@@ -549,11 +585,19 @@ class MixedSearch(_Bounded):
         self._bound()
         self.is_refined = True
 
-    def ask(self, rows: Integers) -> None:
-        """Find what the job takes on some clusters; keep those that satisfy the constraints."""
+    def ask(self, rows: Integers, most_s: Floats) -> None:
+        """Find what the job takes on some clusters; keep those that satisfy the constraints.
+
+        ``most_s``: steps from which on each is of no matter.
+        """
         self.is_open[rows] = False
-        asked = [self._answer(self._machines(row)) for row in rows.tolist()]
+        asked = [
+            self._answer(self._machines(row), most)
+            for row, most in zip(rows.tolist(), most_s.tolist(), strict=True)
+        ]
         columns = concatenate([found for _, found in asked])
+        is_cut = np.isfinite(most_s) & ~(columns.step_s <= most_s)
+        columns = replace(columns, status=np.where(is_cut, CODE["dominated"], columns.status))
         completion = self._completion(rows, columns)
         time_h = completion.finish_h[:, 1]
         bills = (self.offers.shortest_bill_h, self.offers.bill_step_h)
@@ -588,17 +632,19 @@ class MixedSearch(_Bounded):
             )
         self.known.add(time_h[left], cost[left])
 
-    def _answer(self, machines: Machines) -> tuple[Choice | None, TimeColumns]:
+    def _answer(self, machines: Machines, most_s: float) -> tuple[Choice | None, TimeColumns]:
         """Return what ``plan`` answers for groups of machines, asked once whatever they cost."""
-        if machines not in self.answers:
+        up_to_s, found = self.answers.get(machines, (0.0, None))
+        if found is None or (up_to_s < most_s and (found[0] is None or _step_s(found) > up_to_s)):
             from advisor.estimate import best_released
 
             cluster = tuple(self._group(*one) for one in machines)
             model = model_on(self.case, self.catalogue, cluster)
             batch = self.case.job.global_batch
-            choice = best_released(model, cluster, global_batch=batch)
-            self.answers[machines] = choice, group_columns(choice, model.places)
-        return self.answers[machines]
+            choice = best_released(model, cluster, global_batch=batch, most_s=most_s)
+            found = choice, group_columns(choice, model.places)
+            self.answers[machines] = most_s, found
+        return found
 
     def _group(self, row: int, count: int) -> ClusterGroup:
         if row not in self.of_type:
