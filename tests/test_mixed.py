@@ -110,7 +110,7 @@ def front_of(job: Job, request: Constraints, *, is_pruned: bool) -> np.ndarray:
     costs = np.array([c.cost_usd.value for c in equal])
     found = mixed_rows(job, request, few(), offers, side, (times, costs), is_pruned=is_pruned)
     assert found is not None
-    times = np.concatenate([times, [one.time_h for one in found.kept]])
+    times = np.concatenate([times, [one.completion.finish_h[0, 1] for one in found.kept]])
     costs = np.concatenate([costs, [one.cost_usd for one in found.kept]])
     front = pareto_front(times, costs)
     return np.column_stack([times[front], costs[front]])

@@ -302,7 +302,7 @@ def test_no_bound_that_a_cut_search_left_is_above_what_a_whole_one_finds(tmp_pat
     known = Predictor(predictor().catalogue, learned=None)
     recommend(job, Constraints(gpus=parse_gpus("A100"), max_nodes=8), predictor=known)
     case = known.case(job)
-    ((key, left),) = ((key, one) for key, one in case.seen.items() if key[0] == "searched")
+    (left,) = (one for key, one in case.seen.items() if key[0] == "searched")
     rows = np.flatnonzero(left.is_open & np.isfinite(left.time_h))
     kinds, counts = left.columns.type_index[rows], left.columns.count[rows]
     found = best_columns(replace(case, seen={}), kinds, counts)

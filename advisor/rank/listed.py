@@ -149,7 +149,7 @@ class Listed:
         }
 
     def _late(self) -> NDArray[np.bool_] | None:
-        """Say which rows miss the deadline with the confidence, or that of picks; None: none is."""
+        """Say which rows miss the deadline with the confidence, or that of picks; None: none."""
         request = self.request
         if request.deadline_h is None:
             return None
@@ -198,7 +198,7 @@ class Listed:
         """
         rows = self.rows
         equal = self.feasible[~rows.is_mixed(self.feasible)]
-        is_planned = np.isfinite(rows.late_fraction()[equal])
+        is_planned = np.isfinite(rows.completions.late_fraction[rows.done[equal]])
         able = equal[(np.isin(equal, front) | is_planned) & ~late[equal]]
         return able[np.argsort(rows.cost_usd[able], kind="stable")][:1]
 
@@ -264,11 +264,11 @@ class Listed:
                 self.offers, self.side, parts=one.parts, coverage=request.coverage, rank=rank,
             )  # fmt: skip
             return self._with_person(mixed, row)
-        completion, place = rows.completion_of(row)
+        place = int(rows.done[row])
         found = self.predictor.candidate(
-            self.job, self.columns, completion, self.offers, self.side,
+            self.job, self.columns, rows.completions, self.offers, self.side,
             offer_row=int(rows.offer[row]), column=int(rows.column[row]), completion_row=place,
-            coverage=request.coverage, rank=rank, steady=rows.completions[0],
+            coverage=request.coverage, rank=rank, steady=rows.completions,
         )  # fmt: skip
         found = self._with_person(found, row)
         if request.with_direct_costs and self.predictor.learned is not None:
@@ -277,7 +277,7 @@ class Listed:
                 self.offers, int(rows.offer[row]), request.coverage,
             )  # fmt: skip
             found = replace(found, cost_direct_usd=cost)
-        is_planned = np.isfinite(completion.late_fraction[place])
+        is_planned = np.isfinite(rows.completions.late_fraction[place])
         # What costs and lasts as much as a plan does not keep the deadline as surely.
         return found if is_planned else replace(found, alternatives=self._alternatives(row))
 

@@ -622,7 +622,6 @@ class MixedSearch(_Bounded):
             assert choice is not None
             self.kept.append(
                 MixedRow(
-                    time_h=float(time_h[at]),
                     cost_usd=float(cost[at]),
                     parts=self._parts(int(rows[at])),
                     choice=choice,

@@ -68,7 +68,7 @@ def with_spot_ways(
 
 def _plain_spot(case: _Case, rows: Rows) -> dict[int, tuple[float, float]]:
     """Return time [h] and cost [USD] on spot machines alone, by kind, where it was replayed."""
-    is_replayed = rows.completed_by[case.row] > 0
+    is_replayed = rows.done[case.row] != case.column
     return {
         kind: (float(rows.time_h[row]), float(rows.cost_usd[row]))
         for kind, row in zip(
