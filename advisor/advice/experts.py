@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.advice.facts import Advice, How
+from advisor.advice.facts import Advice, worded
 from advisor.answer import told
 from advisor.ask import Constraints
 from advisor.catalogue import Catalogue, OfferFilter, Pricing
@@ -294,13 +294,9 @@ def _timed(served: _Served, asked: Serving, met: float) -> _SizesOn:
             ))  # fmt: skip
         per_token = asks * mixture.expert_bytes / place.link_bytes_per_s
         return mixture, tuple(
-            CacheSize(
-                policy=one.policy, cached=one.cached, hit_rate=one.hit_rate,
-                token_s=mixture.compute_s + per_token * (1.0 - one.hit_rate),
-                memory_bytes=one.memory_bytes,
-            )
+            replace(one, token_s=mixture.compute_s + per_token * (1.0 - one.hit_rate))
             for one in known
-        )  # fmt: skip
+        )
 
     return timed
 
@@ -380,36 +376,23 @@ def _advice(
 ) -> Advice:  # fmt: skip
     full_bytes = mixture.memory_bytes(mixture.experts)
     details = _details(mixture, chosen, sizes, place, trace, requests)
-    words = (
-        f"Keep {chosen.cached} of {mixture.experts} experts of each layer on the device: "
-        f"{digits(chosen.memory_bytes / GIB)} GiB in place of {digits(full_bytes / GIB)} GiB."
-        if chosen.cached < mixture.experts
-        else f"Keep all {mixture.experts} experts of each layer on the device: "
-        f"{digits(full_bytes / GIB)} GiB."
-    )
+    kept, size = f"all {mixture.experts} experts", f"{digits(full_bytes / GIB)} GiB"
+    stay = "all experts stay"
+    if chosen.cached < mixture.experts:
+        kept = f"{chosen.cached} of {mixture.experts} experts"
+        size = f"{digits(chosen.memory_bytes / GIB)} GiB in place of {size}"
+        stay = f"{chosen.cached} experts a layer stay: {_WORDS[chosen.policy]}"
+    words = worded(
+        "expert-cache", kept=kept, size=size, stay=stay, mixture=mixture, chosen=chosen,
+        place=place, known=_known_of(mixture, chosen, trace, details),
+        text=_condition(served, trace, requests),
+    )  # fmt: skip
     return Advice(
-        name="expert-cache",
-        source="experts",
-        change=words,
-        time_saved_h=None,
-        cost_saved_usd=None,
+        **words | ({} if trace is None else {"evidence": "measured"}),
+        time_saved_h=None, cost_saved_usd=None,
         time_factor=chosen.token_s / mixture.compute_s,
-        cost_factor=chosen.memory_bytes / full_bytes,
-        evidence="formula" if trace is None else "measured",
-        rests_on=f"{_known_of(mixture, chosen, trace, details)}; an expert of "
-        f"{digits(mixture.expert_bytes / 2**20)} MiB comes over "
-        f"{digits(place.link_bytes_per_s / 1e9)} "
-        f"GB/s ({place.link}): a token takes {seconds_text(chosen.token_s)}, with all experts "
-        f"there {seconds_text(mixture.compute_s)} (weights read once)",
-        condition=_condition(served, trace, requests),
-        how=How(
-            kind="lines",
-            text="# all experts stay"
-            if chosen.cached == mixture.experts
-            else f"# {chosen.cached} experts a layer stay: {_WORDS[chosen.policy]}",
-        ),
-        details=details,
-    )
+        cost_factor=chosen.memory_bytes / full_bytes, details=details,
+    )  # fmt: skip
 
 
 def _known_of(
@@ -438,7 +421,7 @@ def _condition(served: _Served, trace: NDArray[np.int64] | None, requests: int) 
         else f"; {digits(requests * served.cache_bytes / GIB)} GiB of keys and values are in "
         "memory."
     )
-    return f"{text} Factors are of a token's latency and of the device's memory."
+    return text
 
 
 def _details(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.advice.facts import Advice, Facts, How
+from advisor.advice.facts import Advice, Facts, worded
 from advisor.answer import Candidate, Estimate, told
 from advisor.collectors import bounded
 from advisor.collectors.errors import printable
@@ -21,7 +21,7 @@ from advisor.jobs import Job
 from advisor.machines import suite_device
 from advisor.planners import systems
 from advisor.planners.core import GIB, HOUR_S, MIB, PlanningError
-from advisor.quantities import QUANTILES, digits, percent_text, seconds_text
+from advisor.quantities import QUANTILES, percent_text, seconds_text
 
 if TYPE_CHECKING:
     from advisor.planners.systems import Harvest, MeasuredPair, Sharer, Tenant, TouchedWindow
@@ -218,23 +218,12 @@ def beside(
         kept = _kept_by_recordings(jobs[0], jobs[1], now.cost_usd.coverage)
     if kept is None:
         return None
-    return _shared(
-        two, kept, "share-device",
-        f"Share the device with {name}: half a GPU, half the bill while both run.",
-        "CUDA_VISIBLE_DEVICES=0 python train.py &  # and the other one", is_in_turns=False,
-    )  # fmt: skip
+    return _shared(two, kept, "share-device", name, is_in_turns=False)
 
 
 # One standard deviation of the logarithm of a round: our experiment's three configurations
 # (lab/notes/experiments.md, SwitchFlow's rows: +6, +5 and 0 % of the sum, up to 15 % of one job).
 _ROUND_LOG_SD: Final = 0.1
-_TURNS: Final = """\
-turn = open("/tmp/device0.turn", "w")  # the same file in both scripts; import fcntl
-# around every step, with its batch loaded:
-fcntl.flock(turn, fcntl.LOCK_EX)
-...  # forward, backward, optimizer.step()
-torch.cuda.synchronize(); torch.cuda.empty_cache()
-fcntl.flock(turn, fcntl.LOCK_UN)"""
 
 
 def in_turns(facts: Facts, other: Job, name: str) -> Advice | None:
@@ -266,16 +255,10 @@ def in_turns(facts: Facts, other: Job, name: str) -> Advice | None:
         f"{seconds_text(systems.round_s(two.tenants, 'sessions'))}); rates {rate[0]:.2f} and "
         f"{rate[1]:.2f} of those alone",
     )  # fmt: skip
-    return _shared(
-        two, kept, "take-turns",
-        f"Take turns on the device with {name}, step by step: one computes while the other loads.",
-        _TURNS, is_in_turns=True,
-    )  # fmt: skip
+    return _shared(two, kept, "take-turns", name, is_in_turns=True)
 
 
-def _shared(
-    two: _Two, kept: Kept, name: str, change: str, how: str, *, is_in_turns: bool
-) -> Advice:
+def _shared(two: _Two, kept: Kept, name: str, other: str, *, is_in_turns: bool) -> Advice:
     """Return advice on two jobs that keep such rates on one device."""
     now = two.alone[0]
     alone_s = [one.training_time_h.value * HOUR_S for one in two.alone]
@@ -283,10 +266,13 @@ def _shared(
         systems.pair_bill(alone_s, rate.tolist()) for rate in (kept.rate, kept.high, kept.low)
     )
     needed = systems.needed_bytes(two.tenants, is_in_turns=is_in_turns)
+    words = worded(
+        name, other=other, rests_on=kept.rests_on, needed=needed, there=two.device_bytes,
+        usual=usual, preempted=_preempted(two),
+    )  # fmt: skip
+    parts = ("name", "input_s", "compute_s", "weight_bytes", "transient_bytes")
     return Advice(
-        name=name,
-        source="colocation",
-        change=change,
+        **words,
         time_saved_h=_saved(
             now.training_time_h,
             [float(one.finish_s[0]) / alone_s[0] for one in (usual, least, most)],
@@ -296,20 +282,9 @@ def _shared(
         ),
         time_factor=float(usual.finish_s[0]) / alone_s[0],
         cost_factor=float(usual.bill_fraction[0]),
-        evidence="formula",
-        rests_on=f"{kept.rests_on}; {digits(needed / GIB)} GiB of "
-        f"{digits(two.device_bytes / GIB)}",
-        condition=f"Where both wait to be run: together they take {seconds_text(usual.device_s)} "
-        f"of the device, one after the other {seconds_text(usual.device_s_apart)}. "
-        f"{_preempted(two)}",
-        how=How(kind="lines" if is_in_turns else "flag", text=how),
         details={
-            "rates": kept.rate.tolist(),
-            "needed_bytes": needed,
-            "jobs": [
-                told(one, ("name", "input_s", "compute_s", "weight_bytes", "transient_bytes"))
-                for one in two.tenants
-            ],
+            "rates": kept.rate.tolist(), "needed_bytes": needed,
+            "jobs": [told(one, parts) for one in two.tenants],
         },
     )  # fmt: skip
 
@@ -416,43 +391,16 @@ def _advice(facts: Facts, recording: Recording, found: Harvest, windows: int) ->
     )
     slower = 1.0 + found.loss_fraction
     spread = math.exp(QUANTILES[facts.now.cost_usd.coverage] * _LOSS_LOG_SD)
-    limit = math.ceil(found.limit_bytes / MIB)
+    sizes = ("limit_bytes", "resident_bytes", "touched_bytes", "harvested_bytes")
     return Advice(
-        name="harvest-memory",
-        source="harvesting",
-        change=f"Let others have {digits(found.harvested_bytes / GIB)} GiB of its memory: it "
-        "holds "
-        f"{digits(found.resident_bytes / GIB)} GiB and touches "
-        f"{digits(found.touched_bytes / GIB)} GiB.",
-        time_saved_h=None,
-        cost_saved_usd=None,
-        time_factor=slower,
-        cost_factor=slower * min(after / before, 1.0),
-        evidence="measured",
-        rests_on=f"{windows} windows of up to {max(one.window_s for one in recording.touched):.0f}"
-        f" s; pages untouched for {digits(found.age_s)} s come back at a loss of "
-        f"{percent_text(found.loss_fraction, 1)} "
-        f"({percent_text(found.loss_fraction / spread, 1)} to "
-        f"{percent_text(found.loss_fraction * spread, 1)}) from a solid-state disk; at most "
-        f"{percent_text(systems.MOST_LOSS, 1)} is allowed",
-        condition="For what it did while it was recorded; what it touches later comes back as "
-        "slowly, and the kernel may take other pages than the oldest. Pays where memory is shared "
-        "or billed; a machine rented whole costs the same.",
-        how=How(
-            kind="flag", text=f"systemd-run --scope -p MemoryHigh={limit}M ...  # with swap on"
+        **facts.worded(
+            "harvest-memory", found=found, windows=windows, most=systems.MOST_LOSS,
+            longest=max(one.window_s for one in recording.touched),
+            low=found.loss_fraction / spread, high=found.loss_fraction * spread,
+            limit=math.ceil(found.limit_bytes / MIB),
         ),
-        details={
-            **told(
-                found,
-                (
-                    "limit_bytes",
-                    "resident_bytes",
-                    "touched_bytes",
-                    "harvested_bytes",
-                    "age_s",
-                    "loss_fraction",
-                ),
-            ),
-            "fault_s": systems.FAULT_S[_SWAP],
-        },
-    )
+        time_saved_h=None, cost_saved_usd=None, time_factor=slower,
+        cost_factor=slower * min(after / before, 1.0),
+        details=told(found, (*sizes, "age_s", "loss_fraction"))
+        | {"fault_s": systems.FAULT_S[_SWAP]},
+    )  # fmt: skip
