@@ -25,7 +25,6 @@ from advisor.planners.core import (
     GIB,
     PRECISION_BYTES,
     PlanningError,
-    Transformer,
     key_value_width,
     transformer_parameters,
 )
@@ -183,10 +182,9 @@ def _served(job: Job, recording: Recording | None) -> _Served:
     if routing is not None and routing.passes:
         return _Served(
             name=job.name, cache_bytes=0.0, weight_bytes=4.0, trace=trace_of(routing),
-            mixture=Mixture(
-                experts=routing.experts, top=routing.top, layers=len(routing.layers),
-                expert_bytes=routing.expert_bytes, dense_bytes=routing.dense_bytes,
-                compute_s=0.0, link_bytes_per_s=1.0,
+            mixture=_mixture(
+                routing.experts, routing.top, len(routing.layers), routing.expert_bytes,
+                routing.dense_bytes,
             ),
         )  # fmt: skip
     model = None if job.work is None else job.work.transformer
@@ -196,23 +194,26 @@ def _served(job: Job, recording: Recording | None) -> _Served:
             hint="profile a script whose model has a router and experts "
             "(examples/stdlib_moe.py has), or describe one: --model, or --experts with --layers",
         )
-    return _described(job.name, model, float(PRECISION_BYTES[job.work.precision]))
-
-
-def _described(name: str, model: Transformer, weight_bytes: float) -> _Served:
-    inner = model.ffn or 4 * model.hidden
-    expert = (3 if model.is_gated else 2) * model.hidden * inner
+    each = float(PRECISION_BYTES[job.work.precision])
+    expert = (3 if model.is_gated else 2) * model.hidden * (model.ffn or 4 * model.hidden)
     layers = model.layers - model.dense_layers
     dense = transformer_parameters(model) - layers * model.experts * expert
     kept = 2.0 * model.layers * key_value_width(model) * model.sequence
     return _Served(
-        name=name, cache_bytes=kept * max(weight_bytes, 1.0), weight_bytes=weight_bytes,
-        mixture=Mixture(
-            experts=model.experts, top=model.experts_per_token, layers=layers,
-            expert_bytes=expert * weight_bytes, dense_bytes=dense * weight_bytes,
-            compute_s=0.0, link_bytes_per_s=1.0,
+        name=job.name, cache_bytes=kept * max(each, 1.0), weight_bytes=each, trace=None,
+        mixture=_mixture(
+            model.experts, model.experts_per_token, layers, expert * each, dense * each
         ),
-        trace=None,
+    )  # fmt: skip
+
+
+def _mixture(
+    experts: int, top: int, layers: int, expert_bytes: float, dense_bytes: float
+) -> Mixture:
+    """Return a mixture on a device that takes no time."""
+    return Mixture(
+        experts=experts, top=top, layers=layers, expert_bytes=expert_bytes,
+        dense_bytes=dense_bytes, compute_s=0.0, link_bytes_per_s=1.0,
     )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -79,21 +79,19 @@ def read_pairs(path: Path) -> tuple[MeasuredPair, ...]:
         raise UsageError(f"cannot read the pairs {path}: {error}", hint=_PAIRS_HINT) from error
     if not rows:
         raise UsageError(f"{path} has no pair", hint=_PAIRS_HINT)
-    found = []
-    for number, row in enumerate(rows, start=2):
-        try:
-            found.append(
-                systems.MeasuredPair(
-                    first=row["first"].strip(), second=row["second"].strip(),
-                    first_rate=float(row["first_rate"]), second_rate=float(row["second_rate"]),
-                )
-            )  # fmt: skip
-        except (KeyError, AttributeError) as error:
-            raise UsageError(f"{path}, line {number}: no {error}", hint=_PAIRS_HINT) from error
-        except (ValueError, PlanningError) as error:
-            why = printable(str(error))[:200]
-            raise UsageError(f"{path}, line {number}: {why}", hint=_PAIRS_HINT) from error
-    return tuple(found)
+    return tuple(_pair(row, f"{path}, line {number}") for number, row in enumerate(rows, start=2))
+
+
+def _pair(row: Mapping[str, str], where: str) -> MeasuredPair:
+    try:
+        names = {name: row[name].strip() for name in ("first", "second")}
+        rates = {name: float(row[name]) for name in ("first_rate", "second_rate")}
+        return systems.MeasuredPair(**names, **rates)
+    except (KeyError, AttributeError) as error:
+        raise UsageError(f"{where}: no {error}", hint=_PAIRS_HINT) from error
+    except (ValueError, PlanningError) as error:
+        why = printable(str(error))[:200]
+        raise UsageError(f"{where}: {why}", hint=_PAIRS_HINT) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
