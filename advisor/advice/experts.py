@@ -246,9 +246,6 @@ def _halves(
     return trace[:, : tokens // 2], trace[:, tokens // 2 :]
 
 
-# Where it would be served.
-
-
 _SizesOn = Callable[[_Place], tuple[Mixture, tuple[CacheSize, ...]]]
 
 
@@ -366,9 +363,6 @@ def _here(recording: Recording | None, asked: Serving) -> _Place:
         link="disk" if asked.link_bytes_per_s is None else "as given",
         holds_bytes=np.inf, price_usd_per_h=0.0,
     )  # fmt: skip
-
-
-# In words.
 
 
 def _advice(

@@ -1,4 +1,8 @@
-"""``Facts``: what is read of a job once, and the one estimate that every cure is priced by."""
+"""``Facts``: what is read of a job once, and the one estimate that every cure is priced by.
+
+``Advice`` is one change, what it saves of the whole job, and on what evidence; ``without`` and
+``faster_by`` make jobs in which a part of the step is done otherwise.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +31,6 @@ from advisor.words import answer_line
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-# ``Advice``: one change, what it saves of the whole job, and on what evidence.
 
 
 # What a figure rests on: this recording or a trial on this machine; a published table; an equation
@@ -358,9 +359,6 @@ def _factor(before: Estimate, after: Estimate) -> float:
 
 def _log_sd(one: Estimate) -> float:
     return math.log(one.high / one.low) / (2.0 * QUANTILES[one.coverage])
-
-
-# Jobs in which a part of the step is done otherwise: its operators and its measured point.
 
 
 # A step keeps at least this share of itself, however much is taken out of it.

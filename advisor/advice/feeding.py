@@ -1,4 +1,9 @@
-"""The feed of a job: loader processes, their start, data on slow disks."""
+"""What stands beside computing: the feed of a job, its chores, and data that is used again.
+
+The feed is loader processes, their start, data on slow disks; chores are ends of epochs,
+checkpoints and waiting for the device; data that was loaded already is batches that are used
+again, or samples that are kept.
+"""
 
 from __future__ import annotations
 
@@ -137,9 +142,6 @@ def _loader_lines(facts: Facts, **given: str) -> str:
 advise_feeding: Final = source(_workers, _persistent, _in_memory)
 
 
-# The chores of a job: ends of epochs, checkpoints, waiting for the device.
-
-
 # Ends of epochs below this share of the job are not worth doing more seldom.
 _ENDS: Final = 0.05
 _EVERY: Final = 2
@@ -212,9 +214,6 @@ def _waiting(facts: Facts) -> Iterator[Advice | None]:
 
 
 advise_chores: Final = source(_ends, _checkpoints, _waiting)
-
-
-# Data that was loaded already: batches that are used again, samples that are kept.
 
 
 # Of the wall time, spent repeating before the job goes on with fresh data: that of our own

@@ -1,4 +1,4 @@
-"""The use of machines by a job: threads, cores, devices, prices, layouts."""
+"""The use of machines by a job: limits and sizes, threads, cores, devices, prices, layouts."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ from advisor.quantities import REACH_90, digits, percent_text
 if TYPE_CHECKING:
     from advisor.planners.rightsizing import LimitedRun, RecordedUsage, RightSize
     from advisor.planners.systems import Borrowed
-
-# Limits for the job: ones to paste, or a smaller machine of the same family.
 
 
 FEWEST_READINGS: Final = 20

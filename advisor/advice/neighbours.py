@@ -1,4 +1,4 @@
-"""Half a GPU, half the bill: another job on the same device."""
+"""Others on the same machine: half a GPU for half the bill, and memory that is held, not touched."""
 
 from __future__ import annotations
 
@@ -333,9 +333,6 @@ def _sharer(job: Job, on: Candidate) -> Sharer | None:
     if not (0.0 < busy <= 1.0 and kernels > 0):
         return None
     return systems.sharer(busy, busy * on.step_time_s.value / kernels)
-
-
-# Memory that the job holds and does not touch: what a limit with swap would give to others.
 
 
 # The memory is taken by a control group's soft limit, to swap on a local solid-state disk.

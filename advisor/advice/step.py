@@ -1,4 +1,7 @@
-"""The arithmetic of the model: precision, compilation, attention."""
+"""The arithmetic of a step: precision, compilation and attention, its samples, the optimizer.
+
+Of models that were described, not run: what of the training software could be chosen otherwise.
+"""
 
 from __future__ import annotations
 
@@ -194,9 +197,6 @@ advise_software: Final = source(
 )
 
 
-# The samples of a step: the batch, passes that could be one, gradients that are sent.
-
-
 def _larger(facts: Facts) -> Iterator[Advice | None]:
     """Offer twice the batch; where gradients were seen, with the samples that it needs more."""
     job, twice = facts.job, 2 * facts.job.global_batch
@@ -286,9 +286,6 @@ def _gradient_view(facts: Facts) -> Iterator[Advice | None]:
 advise_batches: Final = source(_larger, _one_pass, _no_sync, _buckets, _gradient_view)
 
 
-# Models that were described, not run: what of the training software could be chosen otherwise.
-
-
 # Training from scratch takes about 20 tokens a parameter (Hoffmann et al., 2022); with fewer
 # tokens than parameters a model is being tuned.
 _TUNED_BELOW: Final = 1.0
@@ -317,9 +314,6 @@ def _other_software(facts: Facts) -> Iterator[Advice | None]:
 
 
 advise_described: Final = source(_other_software)
-
-
-# The optimizer's update: fused kernels, fewer bytes of state, gradients that are dropped.
 
 
 # Fused updates of PyTorch (torch.optim, ``fused=``), and the fp32 numbers of a parameter that one

@@ -1,4 +1,4 @@
-"""Offers: machines that are sold, and machines that are rented together."""
+"""Offers: machines that are sold, or rented together, what they cost, and where a number is from."""
 
 from __future__ import annotations
 
@@ -156,9 +156,6 @@ def _as_records(converter: Converter) -> None:
 
 
 with_hooks(_as_records)
-
-
-# Where a number is from.
 
 
 Source = Literal["measured", "looked up", "computed", "learned", "given", "assumed"]

@@ -1,4 +1,23 @@
-"""Changes that would change the answer: each is asked of the same estimate."""
+"""What would change the answer, what its error is known to be, and which short runs would tell.
+
+Changes are asked of the same estimate. How far estimates of such jobs were off on such hardware
+is as it was stored when last measured:
+
+======================================  ================= =======================================
+how the job is known                    protocol          asked as
+======================================  ================= =======================================
+described, never run, one device        ``described``     a description, accelerator left out
+described transformer, several devices  ``layouts``       as typed, its table left out
+fine-tuned transformer, described       ``finetune``      model, batch, GPUs, the model left out
+several runs elsewhere, one device      ``gpu``           all its other runs, its chip left out
+one run or recording on a GPU           ``instance``      one run on a T4, the GPU never seen
+recorded on a CPU, or rehearsed         ``recorded``      image networks, the GPU left out
+described, days on many devices         ``campaigns``     whole training runs, family left out
+======================================  ================= =======================================
+
+All but the last are errors of a step. What no protocol asks as the user does, on as many
+devices, is said to be unmeasured, in words. The figures ship in ``datasets/accuracy``.
+"""
 
 from __future__ import annotations
 
@@ -179,24 +198,6 @@ def _device(job: Job, chosen: Candidate, here: Candidate | None) -> tuple[Propos
     return (replace(_change("device", do, here, chosen), cost_factor=1.0),)
 
 
-# How far estimates of such jobs were off on such hardware, as it was stored when last measured.
-#
-# ======================================  ================= =======================================
-# how the job is known                    protocol          asked as
-# ======================================  ================= =======================================
-# described, never run, one device        ``described``     a description, accelerator left out
-# described transformer, several devices  ``layouts``       as typed, its table left out
-# fine-tuned transformer, described       ``finetune``      model, batch, GPUs, the model left out
-# several runs elsewhere, one device      ``gpu``           all its other runs, its chip left out
-# one run or recording on a GPU           ``instance``      one run on a T4, the GPU never seen
-# recorded on a CPU, or rehearsed         ``recorded``      image networks, the GPU left out
-# described, days on many devices         ``campaigns``     whole training runs, family left out
-# ======================================  ================= =======================================
-#
-# All but the last are errors of a step. What no protocol asks as the user does, on as many
-# devices, is said to be unmeasured, in words. The figures ship in ``datasets/accuracy``.
-
-
 _ERROR: Final = ": median APE"
 _ROWS: Final = ": rows"
 # How a job is known -> the protocol that asks it so, and such jobs in words.
@@ -364,9 +365,6 @@ def _figures_by_name(record: Mapping[str, Any]) -> Iterator[tuple[str, float, in
     for name in (one.removesuffix(_ERROR) for one in figures if one.endswith(_ERROR)):
         if name + _ROWS in figures:
             yield name, float(figures[name + _ERROR]), int(figures[name + _ROWS])
-
-
-# Which short real runs would help most to choose among a job's candidates.
 
 
 Integers = NDArray[np.int64]
