@@ -303,13 +303,14 @@ def test_no_bound_that_a_cut_search_left_is_above_what_a_whole_one_finds(tmp_pat
     recommend(job, Constraints(gpus=parse_gpus("A100"), max_nodes=8), predictor=known)
     case = known.case(job)
     (left,) = (one for key, one in case.seen.items() if key[0] == "searched")
-    rows = np.flatnonzero(left.is_open & np.isfinite(left.time_h))
-    kinds, counts = left.columns.type_index[rows], left.columns.count[rows]
+    columns, is_open, bound_h = left
+    rows = np.flatnonzero(is_open & np.isfinite(bound_h))
+    kinds, counts = columns.type_index[rows], columns.count[rows]
     found = best_columns(replace(case, seen={}), kinds, counts)
     time_h = found.startup_s + found.data_in_s + found.step_s * job.paid_steps
     done = found.status == 0
     assert done.sum() > 20
-    assert np.all(left.time_h[rows][done] <= time_h[done] / 3600 * (1 + 1e-9))
+    assert np.all(bound_h[rows][done] <= time_h[done] / 3600 * (1 + 1e-9))
 
 
 def test_steps_that_are_of_no_matter_are_not_cut_and_the_others_stay(

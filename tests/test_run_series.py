@@ -17,7 +17,7 @@ from advisor.cli.runs import app
 from advisor.collectors.format.recording import RankSeries, Reading
 from advisor.errors import UsageError
 from advisor.show.charts import Chart
-from advisor.show.run_charts import MOST_POINTS, run_charts
+from advisor.show.recorded_run import MOST_POINTS, run_charts
 
 GOLDEN = Path(__file__).parent / "golden" / "run-schema-1"
 GROWTH = st.lists(

@@ -275,24 +275,23 @@ def _cheapest(
 
 def _timed(served: _Served, asked: Serving, met: float) -> _SizesOn:
     """Return what times a cache on a device; its hits are replayed once, not for every device."""
-    known: list[CacheSize] = []
-    asks = 0.0  # for experts, of a step in the half that is judged
-    halves = None if served.trace is None else _halves(served.trace, asked.requests)
+    requests = asked.requests
+    if served.trace is None:
+
+        def described(place: _Place) -> tuple[Mixture, tuple[CacheSize, ...]]:
+            mixture = served.at(place, requests, met)
+            return mixture, unrecorded_sizes(mixture, requests=requests)
+
+        return described
+    before, trace = _halves(served.trace, requests)
+    known = cache_sizes(served.mixture, trace, BY_HITS, before=before, requests=requests)
+    # Asked for by a step in the half that is judged.
+    asks_bytes = _met(trace, requests) * served.mixture.layers * served.mixture.expert_bytes
 
     def timed(place: _Place) -> tuple[Mixture, tuple[CacheSize, ...]]:
-        nonlocal asks
-        mixture = served.at(place, asked.requests, met)
-        if halves is None:
-            return mixture, unrecorded_sizes(mixture, requests=asked.requests)
-        if not known:
-            before, trace = halves
-            asks = _met(trace, asked.requests) * mixture.layers
-            known.extend(cache_sizes(
-                mixture, trace, BY_HITS, before=before, requests=asked.requests
-            ))  # fmt: skip
-        per_token = asks * mixture.expert_bytes / place.link_bytes_per_s
+        mixture, whole_s = served.at(place, requests, met), asks_bytes / place.link_bytes_per_s
         return mixture, tuple(
-            replace(one, token_s=mixture.compute_s + per_token * (1.0 - one.hit_rate))
+            replace(one, token_s=mixture.compute_s + whole_s * (1.0 - one.hit_rate))
             for one in known
         )
 

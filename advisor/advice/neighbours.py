@@ -1,4 +1,4 @@
-"""Others on the same machine: half a GPU for half the bill, and memory that is held, not touched."""
+"""Others on one machine: half a GPU for half the bill, memory that nobody touches."""
 
 from __future__ import annotations
 

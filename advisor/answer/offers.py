@@ -1,4 +1,4 @@
-"""Offers: machines that are sold, or rented together, what they cost, and where a number is from."""
+"""Offers: machines that are sold or rented together, their cost, where a number is from."""
 
 from __future__ import annotations
 

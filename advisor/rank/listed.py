@@ -33,7 +33,7 @@ from advisor.quantities import hours_text, percent_text, usd_text
 from advisor.rank.changes import advise
 from advisor.rank.front import CONFIDENCE, apart, distinct, near_any, pareto_front, spread_out
 from advisor.rank.renting import WEIGHTS, Renting, asking_h
-from advisor.rank.rows import Rows, price_rows
+from advisor.rank.rows import Rows, counted_out, price_rows
 from advisor.rank.search import AskedRows, mixed_rows, promising_columns
 
 Floats = NDArray[np.float64]
@@ -86,17 +86,15 @@ class Listed:
             rows = with_spot_ways(job, request, self.predictor, offers, side, self.columns, rows)
         cost = rows.cost_usd * rows.kept("billed_h", request.confidence, request.coverage)
         deadline_h = request.deadline_h or np.inf
-        left = np.ones(rows.size, dtype=bool)
-        for reason, holds in (
+        left = counted_out(
+            self.rejected,
             ("over_quota", ~rows.is_in_quota),
             ("over_hourly", rows.usd_per_h(offers) > request.most_usd_per_h),
             ("no_checkpoints", rows.is_spot & (not request.saves_checkpoints)),
             ("dominated", rows.is_hopeless),
             ("over_deadline", rows.is_late(deadline_h, request.confidence, request.coverage)),
             ("over_budget", cost > (request.budget_usd or np.inf)),
-        ):
-            self.rejected[reason] += int(np.count_nonzero(left & holds))
-            left &= ~holds
+        )
         return rows, np.flatnonzero(left)
 
     def _count(self, asked: AskedRows, wanted: OfferFilter) -> None:
@@ -140,13 +138,11 @@ class Listed:
         able = self.feasible
         if (late := self._late()) is not None:
             able = able[~late[able]]
-        rows, worst = self.rows, self.rows.worst(able)
-        judged = rows.time_h[able] * worst, rows.cost_usd[able] * worst
-        others = rows.machines[able], self.request_h[able]
-        worth = {one: self.renting.worth(one, *judged, *others) for one in WEIGHTS}
-        return {
-            one: float(np.fmin.reduce(values, initial=np.inf)) for one, values in worth.items()
-        }
+        least = {}
+        for one in WEIGHTS:
+            worth = self.renting.worth(one, *self._judged(able))
+            least[one] = float(np.fmin.reduce(worth, initial=np.inf))
+        return least
 
     def _late(self) -> NDArray[np.bool_] | None:
         """Say which rows miss the deadline with the confidence, or that of picks; None: none."""
@@ -162,10 +158,7 @@ class Listed:
         on_front = pareto_front(rows.time_h[feasible], rows.cost_usd[feasible])
         undominated = feasible[on_front]
         kept = self._worth_a_line(undominated)
-        late = None
-        if self.request.deadline_h is not None:
-            confidence = self.request.confidence or CONFIDENCE
-            late = rows.is_late(self.request.deadline_h, confidence, self.request.coverage)
+        late = self._late()
         sure = feasible[:0] if late is None else self._within_deadline(undominated, late)
         picked = self._picked(sure, late)
         # A plan by the deadline counts, whatever may be over sooner for less without one; so does
@@ -217,10 +210,14 @@ class Listed:
 
     def _best(self, names: Iterable[str], places: Integers) -> dict[str, int]:
         """Return the row that each pick names among some, of which there is at least one."""
+        judged = self._judged(places)
+        return {one: int(places[self.renting.best(one, *judged)]) for one in names}
+
+    def _judged(self, places: Integers) -> tuple[Floats, Floats, Integers, Floats]:
+        """Return what picks judge rows by: time [h], cost [USD], machines, wait for them [h]."""
         rows, worst = self.rows, self.rows.worst(places)
         judged = rows.time_h[places] * worst, rows.cost_usd[places] * worst
-        others = rows.machines[places], self.request_h[places]
-        return {one: int(places[self.renting.best(one, *judged, *others)]) for one in names}
+        return *judged, rows.machines[places], self.request_h[places]
 
     def _shown(self, first: Integers) -> Integers:
         """Return as many rows as asked for: those that picks name, then the others."""

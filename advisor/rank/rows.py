@@ -6,6 +6,7 @@ cluster of several types is a row behind all of equal machines.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -141,6 +142,15 @@ class Rows:
 _COLUMNS: Final = (
     "offer", "column", "log_sd", "kind", "machines", "is_extrapolating", "is_spot", "is_in_quota",
 )  # fmt: skip
+
+
+def counted_out(rejected: Counter[str], *reasons: tuple[str, Booleans]) -> Booleans:
+    """Return the rows that no reason holds for; the others are counted by the first that does."""
+    left = np.ones(reasons[0][1].shape, dtype=bool)
+    for reason, holds in reasons:
+        rejected[reason] += int(np.count_nonzero(left & holds))
+        left &= ~holds
+    return left
 
 
 def kept_factor(bounds: Floats, confidence: float | None, coverage: float) -> Floats:

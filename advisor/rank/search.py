@@ -55,7 +55,7 @@ from advisor.planners.core import HOUR_S, concatenate, put, select
 from advisor.providers import SHORTEST_BILL_H, charged_h
 from advisor.rank.front import Front, pareto_front
 from advisor.rank.renting import Renting, asking_h
-from advisor.rank.rows import MixedRow, kept_factor
+from advisor.rank.rows import MixedRow, counted_out, kept_factor
 
 if TYPE_CHECKING:
     from advisor.rank.group_offers import MixedOffers
@@ -228,25 +228,22 @@ def promising_columns(
     return kinds.of_types(search.columns, asked)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Searched:
-    """What is known of a job's rows whatever the limits, kept with the case."""
+# What is known of a job's rows whatever the limits, kept with the case: a first look, and the best
+# layouts of those that were searched; where a search may give another answer; and bounds from
+# below on the time [h].
+_Searched = tuple[TimeColumns, Booleans, Floats]
 
-    columns: TimeColumns  # a first look, and the best layouts of those that were searched
-    is_open: Booleans  # (n,); a search may give another answer
-    time_h: Floats  # (n,); bounds from below [h]
 
-    @classmethod
-    def first(cls, asked: AskedRows, predictor: Predictor, case: StepCase) -> _Searched:
-        """Return what can be said of every row at little cost."""
-        columns = predictor.corrected(asked.job, first_look(case, *asked.rows))
-        is_open = improvable(case, columns)
-        rows = np.flatnonzero(is_open)
-        time_h = np.full(len(columns.count), np.inf)
-        bound = least_step_s(case, columns, rows)
-        before = np.nan_to_num(columns.startup_s + columns.data_in_s)[rows]
-        time_h[rows] = (bound * asked.job.paid_steps + before) / HOUR_S
-        return cls(columns=columns, is_open=is_open, time_h=time_h)
+def _first(asked: AskedRows, predictor: Predictor, case: StepCase) -> _Searched:
+    """Return what can be said of every row at little cost."""
+    columns = predictor.corrected(asked.job, first_look(case, *asked.rows))
+    is_open = improvable(case, columns)
+    rows = np.flatnonzero(is_open)
+    time_h = np.full(len(columns.count), np.inf)
+    bound = least_step_s(case, columns, rows)
+    before = np.nan_to_num(columns.startup_s + columns.data_in_s)[rows]
+    time_h[rows] = (bound * asked.job.paid_steps + before) / HOUR_S
+    return columns, is_open, time_h
 
 
 class _EqualSearch(_Bounded):
@@ -257,11 +254,12 @@ class _EqualSearch(_Bounded):
         self.type_index, self.count = asked.rows
         self.key = ("searched", asked.types.tobytes(), asked.counts.tobytes())
         if self.key not in case.seen:
-            case.seen[self.key] = _Searched.first(asked, predictor, case)
+            case.seen[self.key] = _first(asked, predictor, case)
         self.before: _Searched = case.seen[self.key]
-        columns = select(self.before.columns, np.arange(len(self.count)))  # its own: written to
+        # Its own: written to.
+        own = select(self.before[0], np.arange(len(self.count)))
+        columns, self.is_open, self.time_h = own, self.before[1].copy(), self.before[2].copy()
         self.columns, request = columns, asked.request
-        self.is_open, self.time_h = self.before.is_open.copy(), self.before.time_h.copy()
         self.is_settled = ~self.is_open
         self.known = Front()
         limits = (request.budget_usd, request.deadline_h, request.confidence)
@@ -283,10 +281,11 @@ class _EqualSearch(_Bounded):
 
     def keep(self) -> None:
         """Keep with the case what was found, for the same job under other limits."""
-        is_open = self.before.is_open & ~self.is_settled
+        before, was_open, _ = self.before
+        is_open = was_open & ~self.is_settled
         unsearched = np.flatnonzero(is_open)
-        columns = put(self.columns, unsearched, select(self.before.columns, unsearched))
-        self.case.seen[self.key] = _Searched(columns=columns, is_open=is_open, time_h=self.time_h)
+        columns = put(self.columns, unsearched, select(before, unsearched))
+        self.case.seen[self.key] = columns, is_open, self.time_h
 
     def _price(self, most_usd_per_h: float) -> None:
         """Set the prices of all rows and with them the bounds of their costs."""
@@ -609,14 +608,13 @@ class MixedSearch(_Bounded):
             values * kept_factor(bounds, request.confidence, request.coverage)
             for values, bounds in ((time_h, completion.finish_h), (cost, completion.billed_h))
         )
-        left = np.ones(rows.size, dtype=bool)
-        for reason, holds in (
-            *((status, columns.status == code) for code, status in enumerate(STATUSES) if code),
-            ("over_deadline", late > (request.deadline_h or np.inf)),
+        statuses = [
+            (status, columns.status == code) for code, status in enumerate(STATUSES) if code
+        ]
+        left = counted_out(
+            self.rejected, *statuses, ("over_deadline", late > (request.deadline_h or np.inf)),
             ("over_budget", dear > (request.budget_usd or np.inf)),
-        ):
-            self.rejected[reason] += int(np.count_nonzero(left & holds))
-            left &= ~holds
+        )  # fmt: skip
         for at in np.flatnonzero(left).tolist():
             choice, found = asked[at]
             assert choice is not None

@@ -9,8 +9,8 @@ from .notebook import headline_of as headline_of
 from .notebook import plot_front as plot_front
 from .notebook import recommendation_html as recommendation_html
 from .pictures import write_charts as write_charts
-from .run_charts import run_charts as run_charts
-from .run_charts import steps as steps
-from .run_charts import thinned_readings as thinned_readings
+from .recorded_run import run_charts as run_charts
+from .recorded_run import steps as steps
+from .recorded_run import thinned_readings as thinned_readings
 from .terminal import Style as Style
 from .terminal import charts_text as charts_text
