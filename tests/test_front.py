@@ -115,7 +115,7 @@ def completed(finish: list[list[float]], late: list[float], billed: float = 2.0)
 
 def rows_of() -> Rows:
     """Return four rows: two on machines that stay, two replayed, one of these by a plan."""
-    finish = [[1, 2, 4], [1, 3, 3], [2, 5, 10], [1, 4, 5], [9, 9, 9]]
+    finish = [[1.0, 2, 4], [1.0, 3, 3], [2.0, 5, 10], [1.0, 4, 5], [9.0, 9, 9]]
     completions = completed(finish, [np.nan, np.nan, np.nan, 0.05, np.nan])
     return Rows(
         offer=np.array([7, 8, 7, 9]), column=np.array([0, 1, 1, 0]),

@@ -84,9 +84,10 @@ def read_pairs(path: Path) -> tuple[MeasuredPair, ...]:
 
 def _pair(row: Mapping[str, str], where: str) -> MeasuredPair:
     try:
-        names = {name: row[name].strip() for name in ("first", "second")}
-        rates = {name: float(row[name]) for name in ("first_rate", "second_rate")}
-        return systems.MeasuredPair(**names, **rates)
+        return systems.MeasuredPair(
+            first=row["first"].strip(), second=row["second"].strip(),
+            first_rate=float(row["first_rate"]), second_rate=float(row["second_rate"]),
+        )  # fmt: skip
     except (KeyError, AttributeError) as error:
         raise UsageError(f"{where}: no {error}", hint=_PAIRS_HINT) from error
     except (ValueError, PlanningError) as error:

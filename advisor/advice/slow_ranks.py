@@ -68,7 +68,7 @@ def _seen(ranks: UnlikeRanks) -> str:
 def _ways(facts: Facts, ranks: UnlikeRanks, seen: str) -> Iterator[Advice]:
     even = systems.rebalanced(ranks)
     sizes = tuple(int(one) for one in even.batches)
-    usual = {"seen": seen, "total": int(ranks.batches.sum())}
+    usual: dict[str, Any] = {"seen": seen, "total": int(ranks.batches.sum())}
     yield _advice(facts, even, "uneven-batches", listed=_listed(sizes), sizes=sizes, **usual)
     moving = systems.by_forecast(ranks)
     if moving.gain > even.gain + _MORE_GAIN:

@@ -30,7 +30,6 @@ from functools import cache
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from advisor import data
 from advisor.advice import Advice, Facts, facts_on
@@ -44,6 +43,7 @@ from advisor.estimate import Predictor, TimeColumns, offer_of
 from advisor.jobs import NO_LENGTH, Job
 from advisor.learned import worthwhile
 from advisor.machines import suite_device
+from advisor.rank.renting import Integers
 from advisor.rank.rows import Rows
 from advisor.words import card_name
 
@@ -86,16 +86,17 @@ def relaxed(
     ``rejected``: candidates by what ruled them out.
     """
     found = []
-    if request.budget_usd is not None and rejected.get("over_budget"):
-        budget = 2.0 * request.budget_usd
-        more = ask(0, budget_usd=budget)
-        if more and _gains(more.training_time_h, front[0].training_time_h):
-            found.append(_change("budget", f"--budget {budget:g}", more, chosen))
-    if request.deadline_h is not None and rejected.get("over_deadline"):
-        deadline = 2.0 * request.deadline_h
-        more = ask(-1, deadline_h=deadline)
-        if more and _gains(more.cost_usd, front[-1].cost_usd):
-            found.append(_change("deadline", f"--deadline {deadline:g}h", more, chosen))
+    for name, limit, place, of, now in (
+        ("budget", "budget_usd", 0, "training_time_h", front[:1]),
+        ("deadline", "deadline_h", -1, "cost_usd", front[-1:]),
+    ):
+        bound = getattr(request, limit)
+        if bound is None or not rejected.get(f"over_{name}"):
+            continue
+        more = ask(place, **{limit: 2.0 * bound})
+        if more and _gains(getattr(more, of), getattr(now[0], of)):
+            flag = f"--{name} {2.0 * bound:g}{'h' if name == 'deadline' else ''}"
+            found.append(_change(name, flag, more, chosen))
     return tuple(found)
 
 
@@ -366,8 +367,6 @@ def _figures_by_name(record: Mapping[str, Any]) -> Iterator[tuple[str, float, in
         if name + _ROWS in figures:
             yield name, float(figures[name + _ERROR]), int(figures[name + _ROWS])
 
-
-Integers = NDArray[np.int64]
 
 MINUTES: Final = 6.0  # to start a machine, load the data and see some hundred steps
 _FIGURES: Final = ("price_usd", "gain_usd", "log_sd_before", "log_sd_after")

@@ -32,12 +32,9 @@ from advisor.planners.core import select
 from advisor.quantities import hours_text, percent_text, usd_text
 from advisor.rank.changes import advise
 from advisor.rank.front import CONFIDENCE, apart, distinct, near_any, pareto_front, spread_out
-from advisor.rank.renting import WEIGHTS, Renting, asking_h
+from advisor.rank.renting import WEIGHTS, Floats, Integers, Renting, asking_h
 from advisor.rank.rows import Rows, counted_out, price_rows
 from advisor.rank.search import AskedRows, mixed_rows, promising_columns
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 _NEAREST_SHOWN: Final = 3
 # Alternatives that are named: the same machines elsewhere, and other machines.

@@ -13,7 +13,7 @@ from statistics import NormalDist
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from advisor.ask import Constraints
 from advisor.catalogue import Offers
@@ -22,10 +22,7 @@ from advisor.jobs import Job
 from advisor.planners.core import concatenate
 from advisor.quantities import REACH_90
 from advisor.rank.front import Front, pareto_front
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-Booleans = NDArray[np.bool_]
+from advisor.rank.renting import Booleans, Floats, Integers
 
 # A group of several types is no row of the offers or of the columns.
 _NONE: Final = -1

@@ -54,15 +54,12 @@ from advisor.machines import ClusterGroup, Fleet, alike, group_of_type
 from advisor.planners.core import HOUR_S, concatenate, put, select
 from advisor.providers import SHORTEST_BILL_H, charged_h
 from advisor.rank.front import Front, pareto_front
-from advisor.rank.renting import Renting, asking_h
+from advisor.rank.renting import Booleans, Floats, Integers, Renting, asking_h
 from advisor.rank.rows import MixedRow, counted_out, kept_factor
 
 if TYPE_CHECKING:
     from advisor.rank.group_offers import MixedOffers
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-Booleans = NDArray[np.bool_]
 Machines = tuple[tuple[int, int], ...]
 _Answered = tuple[float, tuple[Choice | None, TimeColumns]]
 
@@ -294,7 +291,7 @@ class _EqualSearch(_Bounded):
         self.prices = {
             one: self.asked.cheapest(one, most_usd_per_h, self.usd_per_h) for one in pricings
         }
-        self.price = np.minimum(*(price for price, _ in self.prices.values()))
+        self.price: Floats = np.minimum(*(price for price, _ in self.prices.values()))
         self.cost_usd = np.empty(len(self.count))
         self._bound_costs(np.arange(len(self.count)))
 
@@ -334,7 +331,7 @@ class _EqualSearch(_Bounded):
 
     def _most_s(self, rows: Integers) -> Floats:
         """Return the steps from which on what is known beats each row [s]."""
-        price = self.price[rows] * self.count[rows]
+        price = np.asarray(self.price[rows] * self.count[rows])
         late_h = self.late_h(price, 0.0)
         # What is beaten may still be picked.
         for pick, least in self.least_worth.items():
@@ -510,7 +507,8 @@ class MixedSearch(_Bounded):
         before_s = np.where(clusters.counts > 0, before_s.reshape(self.types.shape), 0.0)
         self.before_s = before_s.max(axis=1, initial=0.0)
         self.least_s = least_group_step_s(case, self.types, clusters.counts)
-        self.is_refined, self.asked = False, 0
+        self.is_refined, self.asked, self.is_for_best_value = False, 0, False
+        self.least_worth: Mapping[str, float] = {}
         self._bound()
         self.is_open = np.ones(self.time_h.size, dtype=bool)
         enough = np.nan_to_num(clusters.of(offers.max_instances), nan=np.inf)
@@ -534,7 +532,7 @@ class MixedSearch(_Bounded):
         some = self.time_h[rows], self.cost_usd[rows], self.clusters.counts[rows].sum(axis=1)
         renting = Renting.of(self.request)
         worth = [renting.worth(one, *some) <= self.least_worth.get(one, np.inf) for one in picks]
-        return np.logical_or.reduce(worth)
+        return np.asarray(np.logical_or.reduce(worth))
 
     def _most_s(self, rows: Integers) -> Floats:
         """Return the steps from which on what is known beats each cluster, and no pick is it."""

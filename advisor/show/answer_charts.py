@@ -36,7 +36,7 @@ def front_chart(record: Mapping[str, Any], *, names: bool = False) -> list[Chart
             title=_title(record),
             x_label=TIME_LABEL,
             y_label=COST_LABEL,
-            series=[_points(label, picked[label], names=names) for label in order],
+            series=[_front_points(label, picked[label], names=names) for label in order],
             is_x_logarithmic=None,
             is_y_logarithmic=None,
             notes=list(_notes(record, shown, names=names)),
@@ -49,18 +49,28 @@ def _title(record: Mapping[str, Any]) -> str:
     return f"{what}: {record['run']}"
 
 
-def _points(name: str, rows: Sequence[Mapping[str, Any]], *, names: bool) -> Series:
-    times, costs = ([one[part] for one in rows] for part in ("training_time_h", "cost_usd"))
+def _points(
+    name: str, x: Sequence[Any], y: Sequence[Any], labels: Sequence[str], *,
+    is_minor: bool = False,
+) -> Series:  # fmt: skip
+    """Return labelled points at values, or at estimates with their bounds."""
+
+    def middle(values: Sequence[Any]) -> list[float]:
+        return [one["value"] if isinstance(one, Mapping) else one for one in values]
+
+    def bounds(values: Sequence[Any]) -> list[tuple[float, float]]:
+        return [(one["low"], one["high"]) for one in values if isinstance(one, Mapping)]
+
     return Series(
-        name=name or _OTHERS,
-        x=[one["value"] for one in times],
-        y=[one["value"] for one in costs],
-        x_bounds=[(one["low"], one["high"]) for one in times],
-        y_bounds=[(one["low"], one["high"]) for one in costs],
-        labels=[_front_named(one) if names else str(one["rank"]) for one in rows],
-        shape="points",
-        is_minor=not name,
-    )
+        name=name, x=middle(x), y=middle(y), x_bounds=bounds(x), y_bounds=bounds(y),
+        labels=labels, shape="points", is_minor=is_minor,
+    )  # fmt: skip
+
+
+def _front_points(name: str, rows: Sequence[Mapping[str, Any]], *, names: bool) -> Series:
+    labels = [_front_named(one) if names else str(one["rank"]) for one in rows]
+    times, costs = ([one[part] for one in rows] for part in ("training_time_h", "cost_usd"))
+    return _points(name or _OTHERS, times, costs, labels, is_minor=not name)
 
 
 def _front_named(one: Mapping[str, Any]) -> str:
@@ -104,16 +114,8 @@ def plan_charts(record: Mapping[str, Any]) -> list[Chart]:
 def _plans_points(
     name: str, plans: list[tuple[int, Mapping[str, Any]]], *, is_minor: bool
 ) -> Series:
-    times = [one["step_time_s"] for _, one in plans]
-    return Series(
-        name=name,
-        x=[time["value"] for time in times],
-        y=[one["memory_gib"] for _, one in plans],
-        x_bounds=[(time["low"], time["high"]) for time in times],
-        labels=[str(place) for place, _ in plans],
-        shape="points",
-        is_minor=is_minor,
-    )
+    times, needed = ([one[of] for _, one in plans] for of in ("step_time_s", "memory_gib"))
+    return _points(name, times, needed, [str(at) for at, _ in plans], is_minor=is_minor)
 
 
 def _plans_named(place: int, one: Mapping[str, Any]) -> str:
@@ -131,17 +133,15 @@ def compared_charts(record: Mapping[str, Any]) -> list[Chart]:
     outside = [one for one in runs if not one["inside"]]
     labels = {id(one): str(number) for number, one in enumerate(runs, 1)}
     series = [
-        Series(
-            name=name,
-            x=[one["actual_h"] for one in rows],
-            y=[one["predicted_h"] for one in rows],
-            y_bounds=[(one["low_h"], one["high_h"]) for one in rows],
-            labels=[labels[id(one)] for one in rows],
-            shape="points",
+        _points(
+            name, [one["actual_h"] for one in rows],
+            [{"value": one["predicted_h"], "low": one["low_h"], "high": one["high_h"]}
+             for one in rows],
+            [labels[id(one)] for one in rows],
         )
         for name, rows in (("inside the interval", inside), ("outside", outside))
         if rows
-    ]
+    ]  # fmt: skip
     return [
         agreement_chart("Predicted against real runs", "h", series, notes=[
             "   ".join(_named(labels[id(one)], one) for one in runs)
