@@ -40,7 +40,7 @@ from advisor.planners.systems import (
     together,
     unrecorded_sizes,
 )
-from advisor.quantities import digits, percent_text, seconds_text
+from advisor.quantities import digits, seconds_text
 
 _FEWEST_TOKENS: Final = 64
 # Accesses that are replayed for each size and policy: a second of computing for all of them.
@@ -376,34 +376,17 @@ def _advice(
         kept = f"{chosen.cached} of {mixture.experts} experts"
         size = f"{digits(chosen.memory_bytes / GIB)} GiB in place of {size}"
         stay = f"{chosen.cached} experts a layer stay: {_WORDS[chosen.policy]}"
-    words = worded(
-        "expert-cache", kept=kept, size=size, stay=stay, mixture=mixture, chosen=chosen,
-        place=place, known=_known_of(mixture, chosen, trace, details),
-        text=_condition(served, trace, requests),
-    )  # fmt: skip
+    name = "expert-cache" if trace is None else "expert-cache (recorded)"
     return Advice(
-        **words | ({} if trace is None else {"evidence": "measured"}),
+        **worded(
+            name, kept=kept, size=size, stay=stay, mixture=mixture, chosen=chosen, place=place,
+            trace=trace, oracle=details["oracle_hit_rate"],
+            text=_condition(served, trace, requests),
+        ),
         time_saved_h=None, cost_saved_usd=None,
         time_factor=chosen.token_s / mixture.compute_s,
         cost_factor=chosen.memory_bytes / full_bytes, details=details,
     )  # fmt: skip
-
-
-def _known_of(
-    mixture: Mixture, chosen: CacheSize, trace: NDArray[np.int64] | None, details: dict[str, Any]
-) -> str:
-    if trace is None:
-        return (
-            f"no routing was recorded: each of {mixture.experts} experts is taken to be as likely "
-            f"as another, so that {percent_text(chosen.hit_rate)} of those needed are there; "
-            "popular "
-            "experts and routing that sticks only help"
-        )
-    return (
-        f"{trace.shape[1]} recorded tokens in {mixture.layers} layers: "
-        f"{percent_text(chosen.hit_rate)} of the experts they need are there "
-        f"(foresight would have {percent_text(details['oracle_hit_rate'])})"
-    )
 
 
 def _condition(served: _Served, trace: NDArray[np.int64] | None, requests: int) -> str:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from advisor.jobs import Job
 from advisor.machines import suite_device
 from advisor.planners import systems
 from advisor.planners.core import GIB, HOUR_S, MIB, PlanningError
-from advisor.quantities import QUANTILES, percent_text, seconds_text
+from advisor.quantities import QUANTILES, seconds_text
 
 if TYPE_CHECKING:
     from advisor.planners.systems import Harvest, MeasuredPair, Sharer, Tenant, TouchedWindow
@@ -95,47 +95,34 @@ def _pair(row: Mapping[str, str], where: str) -> MeasuredPair:
         raise UsageError(f"{where}: {why}", hint=_PAIRS_HINT) from error
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
-    """What each of two jobs keeps of its rate beside the other, first the one that is advised."""
-
-    # rate, low, high: (2,); over the rates alone, with bounds of the asked coverage [fraction]
-    rate: NDArray[np.float64]
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
-    rests_on: str
+# What each of two jobs keeps of its rate beside the other, first the one that is advised: over the
+# rates alone, with bounds of the asked coverage, (2,) each [fraction].
+_Kept = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
 
 
 def kept_by_pairs(
     pairs: Sequence[MeasuredPair], first: str, second: str, coverage: float
-) -> Kept | None:
+) -> _Kept | None:
     """Return what two jobs keep by measured pairs; None where one of them is in no pair.
 
     ``advise --beside RUN --pairs FILE`` answers this.
     """
-    names = {name for pair in pairs for name in (pair.first, pair.second)}
-    if not {first, second} <= names:
+    if not {first, second} <= _named(pairs):
         return None
     rate, log_sd = systems.rates_by_pairs(pairs, first, second)
     reach = np.exp(QUANTILES[coverage] * log_sd)
-    return Kept(
-        rate=rate, low=rate / reach, high=np.minimum(rate * reach, 1.0),
-        rests_on=f"rates beside each other {rate[0]:.2f} and {rate[1]:.2f} of those alone, by "
-        f"{len(pairs)} measured pairs of {len(names)} jobs",
-    )  # fmt: skip
+    return rate, rate / reach, np.minimum(rate * reach, 1.0)
 
 
-def _kept_by_recordings(first: Sharer, second: Sharer, coverage: float) -> Kept:
+def _named(pairs: Sequence[MeasuredPair]) -> set[str]:
+    return {name for pair in pairs for name in (pair.first, pair.second)}
+
+
+def _kept_by_recordings(first: Sharer, second: Sharer, coverage: float) -> _Kept:
     rate = systems.shared_rates([first, second])
     reach = math.exp(QUANTILES[coverage] * _SLOWDOWN_LOG_SD)
     slower = 1.0 / rate - 1.0
-    return Kept(
-        rate=rate, low=1.0 / (1.0 + reach * slower), high=1.0 / (1.0 + slower / reach),
-        rests_on=f"kernels keep the device busy for {percent_text(first.busy_fraction)} and "
-        f"{percent_text(second.busy_fraction)} of a step; rates beside each other "
-        f"{rate[0]:.2f} and "
-        f"{rate[1]:.2f} of those alone (the law that Gavel's measured pairs keep)",
-    )  # fmt: skip
+    return rate, 1.0 / (1.0 + reach * slower), 1.0 / (1.0 + slower / reach)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,13 +198,18 @@ def beside(
     if two is None or not two.fits(is_in_turns=False):
         return None
     now, then = two.alone
-    kept = kept_by_pairs(pairs, facts.job.name, other.name, now.cost_usd.coverage)
-    jobs = (_sharer(facts.job, now), _sharer(other, then))
-    if kept is None and jobs[0] is not None and jobs[1] is not None:
-        kept = _kept_by_recordings(jobs[0], jobs[1], now.cost_usd.coverage)
-    if kept is None:
+    coverage = now.cost_usd.coverage
+    kept = kept_by_pairs(pairs, facts.job.name, other.name, coverage)
+    if kept is not None:
+        return _shared(
+            two, kept, "share-device (pairs)", other=name, pairs=len(pairs),
+            names=len(_named(pairs)),
+        )  # fmt: skip
+    first, second = _sharer(facts.job, now), _sharer(other, then)
+    if first is None or second is None:
         return None
-    return _shared(two, kept, "share-device", name, is_in_turns=False)
+    kept = _kept_by_recordings(first, second, coverage)
+    return _shared(two, kept, "share-device", other=name, first=first, second=second)
 
 
 # One standard deviation of the logarithm of a round: our experiment's three configurations
@@ -242,32 +234,21 @@ def in_turns(facts: Facts, other: Job, name: str) -> Advice | None:
     together_s = systems.round_s(two.tenants, "switchflow")
     rate = np.array([one.step_s for one in two.tenants]) / together_s
     reach = math.exp(QUANTILES[now.cost_usd.coverage] * _ROUND_LOG_SD)
-    input_s, compute_s = ([getattr(one, of) for one in two.tenants]
-                          for of in ("input_s", "compute_s"))  # fmt: skip
-    kept = Kept(
-        rate=rate, low=rate / reach, high=np.minimum(rate * reach, 1.0),
-        rests_on=f"a round in which each makes one step takes {seconds_text(together_s)}: "
-        f"computing {seconds_text(compute_s[0])} and {seconds_text(compute_s[1])} in turns, "
-        "loading "
-        f"{seconds_text(input_s[0])} and {seconds_text(input_s[1])} beside it (one after the "
-        "other "
-        f"{seconds_text(systems.round_s(two.tenants, 'sessions'))}); rates {rate[0]:.2f} and "
-        f"{rate[1]:.2f} of those alone",
+    return _shared(
+        two, (rate, rate / reach, np.minimum(rate * reach, 1.0)), "take-turns", other=name,
+        together_s=together_s, apart_s=systems.round_s(two.tenants, "sessions"),
     )  # fmt: skip
-    return _shared(two, kept, "take-turns", name, is_in_turns=True)
 
 
-def _shared(two: _Two, kept: Kept, name: str, other: str, *, is_in_turns: bool) -> Advice:
+def _shared(two: _Two, kept: _Kept, name: str, **figures: Any) -> Advice:
     """Return advice on two jobs that keep such rates on one device."""
-    now = two.alone[0]
+    now, (rate, low, high) = two.alone[0], kept
     alone_s = [one.training_time_h.value * HOUR_S for one in two.alone]
-    usual, least, most = (
-        systems.pair_bill(alone_s, rate.tolist()) for rate in (kept.rate, kept.high, kept.low)
-    )
-    needed = systems.needed_bytes(two.tenants, is_in_turns=is_in_turns)
+    usual, least, most = (systems.pair_bill(alone_s, one.tolist()) for one in (rate, high, low))
+    needed = systems.needed_bytes(two.tenants, is_in_turns=name == "take-turns")
     words = worded(
-        name, other=other, rests_on=kept.rests_on, needed=needed, there=two.device_bytes,
-        usual=usual, preempted=_preempted(two),
+        name, rate=rate, tenants=two.tenants, needed=needed, there=two.device_bytes, usual=usual,
+        preempted=_preempted(two), **figures,
     )  # fmt: skip
     parts = ("name", "input_s", "compute_s", "weight_bytes", "transient_bytes")
     return Advice(
@@ -282,7 +263,7 @@ def _shared(two: _Two, kept: Kept, name: str, other: str, *, is_in_turns: bool) 
         time_factor=float(usual.finish_s[0]) / alone_s[0],
         cost_factor=float(usual.bill_fraction[0]),
         details={
-            "rates": kept.rate.tolist(), "needed_bytes": needed,
+            "rates": rate.tolist(), "needed_bytes": needed,
             "jobs": [told(one, parts) for one in two.tenants],
         },
     )  # fmt: skip
