@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -63,6 +63,8 @@ if TYPE_CHECKING:
 Machines = tuple[tuple[int, int], ...]
 _Answered = tuple[float, tuple[Choice | None, TimeColumns]]
 
+# Picks that may name what is dominated: less work for a person than what beats it.
+_JUDGED: Final = ("best_value", "fastest")
 # Candidates asked before the others' bounds are held against what they take.
 _AT_ONCE: Final = 8
 # Clusters asked, most promising first, where nobody asked for mixed ones: some seconds.
@@ -78,8 +80,12 @@ class _Bounded(ABC):
 
     time_h: Floats
     cost_usd: Floats
+    count: Integers  # of machines
     is_open: Booleans
     known: Front
+    renting: Renting
+    # the least T^w c known of what surely keeps the limits, by pick: see ``renting``
+    least_worth: dict[str, float]
 
     def run(self) -> None:
         """Ask until no bound of an open candidate is below all that is known."""
@@ -105,6 +111,16 @@ class _Bounded(ABC):
         cost = (self.known.cost_usd[:, None] - once_usd) / np.maximum(usd_per_h, 1e-12)
         late_h = np.maximum(self.known.time_h[:, None], cost)
         return np.asarray(late_h.min(axis=0, initial=np.inf))
+
+    def may_be(self, pick: str, rows: Integers) -> Booleans:
+        """Say which candidates a pick may name, by their bounds."""
+        return np.asarray(self.worth(pick, rows) <= self.least_worth[pick])
+
+    def worth(self, pick: str, rows: Integers) -> Floats:
+        """Return a bound from below on what a pick judges candidates by."""
+        some = self.time_h[rows], self.cost_usd[rows], self.count[rows]
+        with np.errstate(invalid="ignore"):
+            return np.nan_to_num(self.renting.worth(pick, *some), nan=np.inf)
 
     def close(self, reason: str, rows: Integers) -> None:
         """Stop looking at candidates, those of them that are open."""
@@ -266,8 +282,7 @@ class _EqualSearch(_Bounded):
         self.most_at_once = rented_at_once(predictor.catalogue.types, asked.offers)
         surplus = predictor.side_costs(asked.job, asked.offers).surplus_usd_per_h
         self.usd_per_h = asked.offers.price_usd_per_h + surplus
-        # the least T^w c known of what surely keeps the limits, by pick: see ``renting``
-        self.least_worth = dict.fromkeys(("best_value", "fastest"), np.inf)
+        self.least_worth = dict.fromkeys(_JUDGED, np.inf)
         self._price(asked.request.most_usd_per_h)
         self._learn(np.flatnonzero((columns.status == 0) & np.isfinite(columns.step_s)))
         self.close_where(
@@ -303,7 +318,7 @@ class _EqualSearch(_Bounded):
             self._evaluate(self.best(on_front))
         elif front.size:
             rows = rows[np.isfinite(self.cost_usd[rows])]  # the others cannot be rented
-            value = self._worth("best_value", rows)
+            value = self.worth("best_value", rows)
             self._evaluate(rows[np.argsort(value, kind="stable")[:_AT_ONCE]])
         elif self.known.time_h.size == 0 and np.isfinite(self.most_usd_per_h):
             self._price(np.inf)  # nothing keeps the limit: what misses it by least?
@@ -417,7 +432,7 @@ class _EqualSearch(_Bounded):
         sure &= latest_h <= (request.deadline_h or np.inf)
         sure &= cost_usd * dearest <= (request.budget_usd or np.inf)
         request_h = asking_h(request, self.most_at_once[offer], count)
-        for pick in self.least_worth:
+        for pick in _JUDGED:
             value = self.renting.worth(pick, done.finish_h[:, 1], cost_usd, count, request_h)
             self.least_worth[pick] = min(self.least_worth[pick], value[sure].min(initial=np.inf))
 
@@ -425,17 +440,11 @@ class _EqualSearch(_Bounded):
         """Say which open rows can be neither on the front nor picked."""
         if self.is_for_best_value:
             # What is dominated may still be picked: it can be less work for a person.
-            return self._worth("best_value", rows) > self.least_worth["best_value"]
+            return ~self.may_be("best_value", rows)
         is_beaten = self.known.beats(self.time_h[rows], self.cost_usd[rows])
-        for pick, least in self.least_worth.items():
-            is_beaten &= self._worth(pick, rows) > least
+        for pick in _JUDGED:
+            is_beaten &= ~self.may_be(pick, rows)
         return is_beaten
-
-    def _worth(self, pick: str, rows: Integers) -> Floats:
-        """Return a bound from below on what a pick judges rows by."""
-        some = self.time_h[rows], self.cost_usd[rows], self.count[rows]
-        with np.errstate(invalid="ignore"):
-            return np.nan_to_num(self.renting.worth(pick, *some), nan=np.inf)
 
     def closed(self, reason: str, rows: Integers) -> None:
         """Say why rows without an estimate have none."""
@@ -473,7 +482,8 @@ def mixed_rows(
     if clusters.considered == 0:
         return None
     search = MixedSearch(case, request, predictor, offers, clusters, Front(*beaten_by))
-    search.least_worth, search.is_for_best_value = least_worth, for_best_value
+    search.least_worth |= least_worth
+    search.is_for_best_value = for_best_value
     if not is_pruned and (rows := np.flatnonzero(search.is_open)).size:
         search.ask(rows, np.full(rows.size, np.inf))
     search.run()
@@ -508,7 +518,8 @@ class MixedSearch(_Bounded):
         self.before_s = before_s.max(axis=1, initial=0.0)
         self.least_s = least_group_step_s(case, self.types, clusters.counts)
         self.is_refined, self.asked, self.is_for_best_value = False, 0, False
-        self.least_worth: Mapping[str, float] = {}
+        self.renting, self.count = Renting.of(request), clusters.counts.sum(axis=1)
+        self.least_worth = dict.fromkeys(_JUDGED, np.inf)
         self._bound()
         self.is_open = np.ones(self.time_h.size, dtype=bool)
         enough = np.nan_to_num(clusters.of(offers.max_instances), nan=np.inf)
@@ -524,21 +535,14 @@ class MixedSearch(_Bounded):
         gain = 1.0 + self.request.least_gain_fraction
         is_beaten = self.known.beats(self.time_h[rows] * gain, self.cost_usd[rows] * gain)
         if self.is_for_best_value:
-            is_beaten |= ~self._may_be(["best_value"], rows)
+            is_beaten |= ~self.may_be("best_value", rows)
         return is_beaten
-
-    def _may_be(self, picks: Iterable[str], rows: Integers) -> Booleans:
-        """Say which clusters one of these picks may name, by their bounds."""
-        some = self.time_h[rows], self.cost_usd[rows], self.clusters.counts[rows].sum(axis=1)
-        renting = Renting.of(self.request)
-        worth = [renting.worth(one, *some) <= self.least_worth.get(one, np.inf) for one in picks]
-        return np.asarray(np.logical_or.reduce(worth))
 
     def _most_s(self, rows: Integers) -> Floats:
         """Return the steps from which on what is known beats each cluster, and no pick is it."""
         hourly, once = self.clusters.usd_per_h[rows], self.clusters.once_usd[rows]
         late_h = self.late_h(hourly, once)
-        late_h[self._may_be(["best_value", "fastest"], rows)] = np.inf
+        late_h[np.logical_or(*(self.may_be(pick, rows) for pick in _JUDGED))] = np.inf
         return np.asarray((late_h * HOUR_S - self.before_s[rows]) / self.case.job.paid_steps)
 
     def advance(self, rows: Integers) -> None:
