@@ -150,16 +150,10 @@ class AdviceList(Recorded):
 
 def _row(record: dict[str, Any]) -> dict[str, Any]:
     """Return advice as one flat row."""
-    row = {name: record[name] for name in ("name", "change", "time_factor", "cost_factor")}
-    for name in ("time_saved_h", "cost_saved_usd"):
-        bounds = record[name] or {"value": None, "low": None, "high": None}
-        row |= {name: bounds["value"], f"{name}_low": bounds["low"],
-                f"{name}_high": bounds["high"]}  # fmt: skip
-    return (
-        row
-        | {name: record[name] for name in ("evidence", "rests_on", "condition")}
-        | {"how": record["how"]["text"]}
-    )
+    said = {name: record[name] for name in ("name", "change", "time_factor", "cost_factor")}
+    said |= show.bounds_of(record, ("time_saved_h", "cost_saved_usd"))
+    said |= {name: record[name] for name in ("evidence", "rests_on", "condition")}
+    return said | {"how": record["how"]["text"]}
 
 
 # Nothing takes no time: a cost of zero is not ranked above all else.

@@ -4,6 +4,7 @@ from .answer_charts import plan_charts as plan_charts
 from .charts import Chart as Chart
 from .charts import Series as Series
 from .frames import answers_frame as answers_frame
+from .frames import bounds_of as bounds_of
 from .frames import table_html as table_html
 from .notebook import headline_of as headline_of
 from .notebook import plot_front as plot_front

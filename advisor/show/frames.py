@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from advisor.words import machines_words
@@ -37,13 +37,20 @@ def answer_row(record: Mapping[str, Any]) -> dict[str, Any]:
         "completion": record["completion"],
         "way": record["way"],
     }
-    for name in _ESTIMATES:
-        estimate = record[name]
-        row |= {name: estimate["value"], f"{name}_low": estimate["low"],
-                f"{name}_high": estimate["high"]}  # fmt: skip
+    row |= bounds_of(record, _ESTIMATES)
     return row | {
         name: record[name] for name in ("memory_gib", "bottleneck", "extrapolating", "learned")
     }
+
+
+def bounds_of(record: Mapping[str, Any], names: Iterable[str]) -> dict[str, float | None]:
+    """Return estimates of a record as columns: each with its bounds, None where there is none."""
+    row: dict[str, float | None] = {}
+    for name in names:
+        found = record[name] or {}
+        row |= {name: found.get("value"), f"{name}_low": found.get("low"),
+                f"{name}_high": found.get("high")}  # fmt: skip
+    return row
 
 
 def table_html(frame: pd.DataFrame) -> str:
