@@ -172,13 +172,11 @@ def advised(
         )
     facts = replace(facts, borrow_bytes_per_s=borrow)
     kept = () if borrow is None else ("borrow-memory",)
-    said = (
-        cures_for(facts, kept=kept)
-        if beside is None
-        else cures_for(
-            facts, sharing_with(beside, pairs), kept=("share-device", "take-turns", *kept)
-        )
-    )
+    if beside is None:
+        said = cures_for(facts, kept=kept)
+    else:
+        kept = ("share-device", "take-turns", *kept)
+        said = cures_for(facts, sharing_with(beside, pairs), kept=kept)
     is_whole = recording is None or job.program is None or recording.status == "finished"
     return AdviceList(
         run=job.name, now=facts.now, advice=said, meets_constraints=is_met, is_whole=is_whole

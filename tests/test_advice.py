@@ -1,9 +1,7 @@
 """Laws of advice: priced by the one estimate, silent where nothing shows that it applies."""
 
-import inspect
 import json
 import math
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +11,10 @@ from conftest import laptop
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.advice import feeding, machines, step
+from advisor.advice import step
 from advisor.advice.asking import facts_on
 from advisor.advice.cures import SOURCES, cures_for
-from advisor.advice.facts import Advice, Facts, How, saved
+from advisor.advice.facts import Advice, Facts, How, cure_words, saved
 from advisor.answer import Estimate
 from advisor.ask import JobSpec
 from advisor.collectors.derive import store
@@ -172,13 +170,15 @@ def test_channels_last_is_for_convolutions_in_16_bits(
 
 def test_every_cure_of_a_job_is_on_the_page() -> None:
     page = (ROOT / "docs" / "advice.md").read_text()
-    of_a_job = (step, feeding, step, feeding, machines, step, step)
-    for source in of_a_job:
-        text = Path(inspect.getfile(source)).read_text()
-        named = re.findall(r'(?:name=|"name": |^    \()"([a-z0-9-]+)"', text, flags=re.MULTILINE)
-        assert named
-        for name in named:
-            assert f"`{name}`" in page, f"{source.__name__}: {name}"
+    for name, words in cure_words().items():
+        if words["source"] != "colocation":
+            assert f"`{name.partition(' (')[0]}`" in page, name
+
+
+def test_what_every_cure_says_has_all_its_parts() -> None:
+    for name, words in cure_words().items():
+        assert words.keys() >= {"source", "change", "rests_on", "condition"}, name
+        assert len(words.keys() & {"lines", "flag", "yaml"}) == 1, name
 
 
 def test_a_saving_that_no_replay_could_tell_from_none_is_not_printed() -> None:

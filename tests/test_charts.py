@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.show import draw
+from advisor.show import pictures, terminal
 from advisor.show.charts import WIDE_SPAN, Axis, Chart, Series
-from advisor.show.draw import Style
+from advisor.show.terminal import Style
 
 NASTY = "<script>alert('x')</script> & \"quotes\" \x1b[31m $x^2$ " + "é" * 3
 STYLES = [Style(width=w, is_coloured=c, is_unicode=u)
@@ -53,13 +53,13 @@ def points(**changes: Any) -> Chart:
 
 
 def drawn_axes(one: Chart) -> Any:
-    (axes,) = draw.figure([one]).axes
+    (axes,) = pictures.figure([one]).axes
     return axes
 
 
 @pytest.mark.parametrize("is_logarithmic", [False, True])
 def test_an_svg_is_well_formed_and_loads_nothing(is_logarithmic: bool) -> None:
-    drawn = draw.svg([chart(is_x_logarithmic=is_logarithmic), chart()])
+    drawn = pictures.svg([chart(is_x_logarithmic=is_logarithmic), chart()])
     root = ET.fromstring(drawn)
     assert root.tag.endswith("svg")
     assert "<script" not in drawn
@@ -67,13 +67,13 @@ def test_an_svg_is_well_formed_and_loads_nothing(is_logarithmic: bool) -> None:
     texts = " ".join("".join(one.itertext()) for one in root.iter() if one.tag.endswith("text"))
     assert "<script>alert('x')</script>" in texts
     assert r"\x1b[31m $x^2$" in texts  # no escape sequence, no formula
-    assert drawn == draw.svg([chart(is_x_logarithmic=is_logarithmic), chart()])
+    assert drawn == pictures.svg([chart(is_x_logarithmic=is_logarithmic), chart()])
 
 
 def test_on_a_page_no_ink_is_dark_on_a_dark_scheme() -> None:
-    drawn = draw.svg([points()])
+    drawn = pictures.svg([points()])
     assert "prefers-color-scheme:dark" in drawn
-    for colour, (name, dark) in draw._SCHEMES.items():
+    for colour, (name, dark) in pictures._SCHEMES.items():
         assert f"--{name}:{dark}" in drawn
         assert drawn.count(colour) - drawn.count(f",{colour})") == (f":{colour}" in drawn)
     assert "#000000" not in drawn
@@ -82,7 +82,7 @@ def test_on_a_page_no_ink_is_dark_on_a_dark_scheme() -> None:
 @pytest.mark.parametrize(("suffix", "magic"), [(".png", b"\x89PNG"), (".pdf", b"%PDF")])
 def test_a_picture_is_of_its_kind(suffix: str, magic: bytes) -> None:
     file = io.BytesIO()
-    draw.write_charts([points()], file, suffix)
+    pictures.write_charts([points()], file, suffix)
     assert file.getvalue().startswith(magic)
 
 
@@ -118,7 +118,7 @@ def test_a_picture_draws_every_curve_of_finite_values() -> None:
 def test_no_line_of_a_terminal_is_too_wide_and_no_sign_is_foreign(
     one: Chart, style: Style
 ) -> None:
-    drawn = draw.charts_text([one, one], style)
+    drawn = terminal.charts_text([one, one], style)
     plain = ESCAPE.sub("", drawn)
     assert max(map(len, plain.split("\n"))) <= style.width
     assert (plain == drawn) == (not style.is_coloured)
@@ -129,7 +129,7 @@ def test_no_line_of_a_terminal_is_too_wide_and_no_sign_is_foreign(
 
 def test_colours_change_nothing_but_colours() -> None:
     plain, coloured = (
-        draw.charts_text([points()], Style(is_coloured=c)) for c in (False, True)
+        terminal.charts_text([points()], Style(is_coloured=c)) for c in (False, True)
     )  # fmt: skip
     assert ESCAPE.sub("", coloured) == plain
     assert "\x1b[38;5;" in coloured
@@ -152,19 +152,19 @@ class _Figure:
 
 
 def pens(one: Chart) -> list[Any]:
-    return [draw._Pen.of(one, place, Style()) for place in range(len(one.series))]
+    return [terminal._Pen.of(one, place, Style()) for place in range(len(one.series))]
 
 
 def handed_over(one: Chart) -> list[tuple[list[float], list[float]]]:
     figure = _Figure()
     for series, pen in zip(one.series, pens(one), strict=True):
-        list(draw._signals(figure, series, pen, one.x, one.y))
+        list(terminal._signals(figure, series, pen, one.x, one.y))
     return figure.signals
 
 
 def test_a_terminal_draws_the_values_themselves() -> None:
     one = points()
-    marks = {(x, y) for x, y, _ in draw._labels(one, pens(one), (76, 15))}
+    marks = {(x, y) for x, y, _ in terminal._labels(one, pens(one), (76, 15))}
     values = [p for series in one.series for p in series.points()]
     assert marks == {(math.log10(p.x), math.log10(p.y)) for p in values}
     across, up = handed_over(one)  # of the pick alone
@@ -178,7 +178,7 @@ def test_no_label_hides_another(values: list[float]) -> None:
     signs = "ABCDEFGHIJKL"[: len(values)]
     series = Series(name="", x=values, y=values, labels=list(signs), shape="points")
     one = chart(title="", x_label="", y_label="", notes=[], series=[series], x_range=(0.0, 2.0))
-    drawn = draw.charts_text([one], Style())
+    drawn = terminal.charts_text([one], Style())
     assert {sign for sign in drawn if sign in signs} == set(signs)
 
 
@@ -194,7 +194,7 @@ def test_marks_stand_where_the_values_are() -> None:
                         labels=["A", "B", "C"], shape="points")  # fmt: skip
         one = chart(title="", y_label="", x_label="", notes=[], series=[series],
                     is_x_logarithmic=is_logarithmic, is_y_logarithmic=is_logarithmic)  # fmt: skip
-        lines = draw.charts_text([one], Style(width=101)).split("\n")
+        lines = terminal.charts_text([one], Style(width=101)).split("\n")
         at = {sign: (column, row) for row, line in enumerate(lines)
               for column, sign in enumerate(line) if sign in "ABC"}  # fmt: skip
         for direction in (0, 1):
@@ -203,7 +203,7 @@ def test_marks_stand_where_the_values_are() -> None:
 
 
 def test_without_colours_the_legend_says_which_point_is_picked() -> None:
-    drawn = draw.charts_text([points()], Style())
+    drawn = terminal.charts_text([points()], Style())
     assert "2 best" in drawn
     assert "others" not in drawn  # what is not picked needs no name
 
@@ -244,5 +244,5 @@ def test_nothing_free_lies_on_a_logarithmic_axis() -> None:
 
 def test_an_empty_chart_is_drawn() -> None:
     one = chart(series=[Series(name="none", x=[], y=[])])
-    assert draw.charts_text([one], Style())
+    assert terminal.charts_text([one], Style())
     assert drawn_axes(one) is not None

@@ -115,17 +115,17 @@ def completed(finish: list[list[float]], late: list[float], billed: float = 2.0)
 
 def rows_of() -> Rows:
     """Return four rows: two on machines that stay, two replayed, one of these by a plan."""
-    steady = completed([[1, 2, 4], [1, 3, 3]], [np.nan, np.nan])
-    spot = completed([[2, 5, 10], [1, 4, 5], [9, 9, 9]], [np.nan, 0.05, np.nan])
+    finish = [[1.0, 2, 4], [1.0, 3, 3], [2.0, 5, 10], [1.0, 4, 5], [9.0, 9, 9]]
+    completions = completed(finish, [np.nan, np.nan, np.nan, 0.05, np.nan])
     return Rows(
         offer=np.array([7, 8, 7, 9]), column=np.array([0, 1, 1, 0]),
         time_h=np.array([2.0, 3.0, 5.0, 4.0]), cost_usd=np.array([10.0, 20.0, 30.0, 40.0]),
         is_spot=np.array([False, False, True, True]),
         is_in_quota=np.array([True, False, True, True]),
-        is_hopeless=np.array([False, False, False, True]), completions=(steady, spot),
+        is_hopeless=np.array([False, False, False, True]), completions=completions,
         log_sd=np.zeros(4), kind=np.array([3, 4, 4, 3]), machines=np.array([1, 2, 2, 1]),
         is_extrapolating=np.zeros(4, dtype=bool),
-        completed_by=np.array([0, 0, 1, 1]), completed_at=np.array([0, 1, 0, 1]),
+        done=np.array([0, 1, 2, 3]),
     )  # fmt: skip
 
 
@@ -134,8 +134,6 @@ def test_a_rows_time_and_cost_are_kept_by_its_own_completion() -> None:
     np.testing.assert_allclose(rows.kept("finish_h", 0.9, 0.8), [4 / 2, 1, 2, 5 / 4])
     np.testing.assert_allclose(rows.kept("billed_h", 0.9, 0.8), [4, 2, 4, 2.5])
     assert rows.kept("finish_h", None, 0.8).tolist() == [1.0] * 4
-    assert [rows.completion_of(i)[1] for i in range(4)] == [0, 1, 0, 1]
-    assert rows.completion_of(2)[0] is rows.completions[1]
 
 
 @pytest.mark.parametrize(
@@ -149,7 +147,6 @@ def test_what_is_planned_by_the_deadline_says_itself_how_often_it_is_late(
     """A plan that misses in 5 % of the cases keeps 0.9 and not 0.96, whatever its hours say."""
     rows = rows_of()
     assert rows.is_late(4.5, confidence, 0.8).tolist() == late
-    np.testing.assert_equal(rows.late_fraction(), [np.nan, np.nan, np.nan, 0.05])
 
 
 def test_further_ways_stand_behind_and_are_like_their_rows() -> None:
@@ -157,18 +154,18 @@ def test_further_ways_stand_behind_and_are_like_their_rows() -> None:
     way = completed([[1, 6, 7], [1, 8, 9]], [0.5, np.nan])
     more = way, np.array([3, 1]), np.array([50.0, 60.0])
     both = rows.with_way(*more).with_way(*more)
-    assert both.completions == (*rows.completions, way, way)
+    done = [0, 1, 2, 3, 5, 6, 7, 8]
+    assert both.done.tolist() == done
     assert both.offer.tolist() == [7, 8, 7, 9, 9, 8, 9, 8]
     assert both.column.tolist() == [0, 1, 1, 0, 0, 1, 0, 1]
     assert both.time_h.tolist() == [2, 3, 5, 4, 6, 8, 6, 8]
     assert both.cost_usd.tolist() == [10, 20, 30, 40, 50, 60, 50, 60]
-    assert both.completed_by.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
-    assert both.completed_at.tolist() == [0, 1, 0, 1, 0, 1, 0, 1]
+    assert both.completions.finish_h[done, 1].tolist() == both.time_h.tolist()
     assert both.is_spot.tolist()[4:] == [True, False] * 2
     assert both.is_in_quota.tolist()[4:] == [True, False] * 2
     assert not both.is_hopeless[4:].any()
     assert both.kind.tolist()[4:] == [3, 4] * 2
-    np.testing.assert_equal(both.late_fraction()[4:], [0.5, np.nan] * 2)
+    np.testing.assert_equal(both.completions.late_fraction[done[4:]], [0.5, np.nan] * 2)
 
 
 @given(st.lists(st.tuples(

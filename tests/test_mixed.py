@@ -110,7 +110,7 @@ def front_of(job: Job, request: Constraints, *, is_pruned: bool) -> np.ndarray:
     costs = np.array([c.cost_usd.value for c in equal])
     found = mixed_rows(job, request, few(), offers, side, (times, costs), is_pruned=is_pruned)
     assert found is not None
-    times = np.concatenate([times, [one.time_h for one in found.kept]])
+    times = np.concatenate([times, [one.completion.finish_h[0, 1] for one in found.kept]])
     costs = np.concatenate([costs, [one.cost_usd for one in found.kept]])
     front = pareto_front(times, costs)
     return np.column_stack([times[front], costs[front]])
@@ -307,6 +307,29 @@ def test_bounds_are_below_what_plan_answers(make_job: MakeJob, kind: str) -> Non
         least = least_group_step_s(case, types, counts)
         better = refined_step_s(case, types, counts, least)
         assert least[0] <= better[0] <= choice.step_time_s.value * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("deadline", [False, True])
+def test_a_search_for_the_best_value_finds_that_of_all_clusters(
+    make_job: MakeJob, kind: str, deadline: bool
+) -> None:
+    """And what was found for one question answers the next as a fresh search does."""
+    job, known = job_of(make_job, KINDS[kind]()), few()
+    request = Constraints(mixed=True, max_nodes=3, effort_h=0.0)
+    whole = recommend(job, request, predictor=known)
+    if deadline:
+        hours = 1.1 * whole.front[-1].training_time_h.value
+        request = replace(request, deadline_h=hours, confidence=0.5)
+        whole = recommend(job, request, predictor=Predictor(known.catalogue))
+    again = recommend(job, request, predictor=known, for_best_value=True)
+    assert whole.picks
+    named = [
+        next(one for one in found.front if one.rank == found.picks["best_value"])
+        for found in (whole, again)
+    ]
+    assert named[0].configuration == named[1].configuration
+    assert named[0].cost_usd == named[1].cost_usd
 
 
 def test_own_machines_of_several_types_work_together(make_job: MakeJob) -> None:

@@ -27,8 +27,9 @@ from advisor.jobs.job import Job
 from advisor.lab.score.scores import score
 from advisor.lab.verbs.validate import scored_charts
 from advisor.rank.ranking import recommend
-from advisor.show import draw
-from advisor.show.charts import TOGETHER, compared_charts, front_chart, plan_charts
+from advisor.show import pictures, terminal
+from advisor.show.answer_charts import compared_charts, front_chart, plan_charts
+from advisor.show.charts import TOGETHER
 
 FAILURES = ["failures", "--hours", "240", "--devices", "512"]
 WORDS = st.sampled_from(
@@ -160,7 +161,7 @@ def test_the_front_that_is_drawn_is_the_record_s(answer: Recommendation) -> None
         assert {words.picked_as_words(record, rank) for rank in ranks} == {
             "" if series.is_minor else series.name
         }
-    (axes,) = draw.figure(front_chart(record, names=True)).axes
+    (axes,) = pictures.figure(front_chart(record, names=True)).axes
     dots = [tuple(xy) for line, _, _ in axes.containers for xy in line.get_xydata().tolist()]
     assert sorted(dots) == sorted(_marks(answer))
 
@@ -168,7 +169,7 @@ def test_the_front_that_is_drawn_is_the_record_s(answer: Recommendation) -> None
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_front_in_a_terminal_names_every_candidate(answer: Recommendation, width: int) -> None:
     record = answer.to_record()
-    drawn = draw.charts_text(front_chart(record), draw.Style(width=width))
+    drawn = terminal.charts_text(front_chart(record), terminal.Style(width=width))
     for one in record["front"]:
         assert f"{one['rank']}: {words.devices_words(one['configuration'])}" in drawn
     for name, rank in record["picks"].items():

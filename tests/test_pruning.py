@@ -295,6 +295,24 @@ WHISPER = {
 }  # fmt: skip
 
 
+def test_no_bound_that_a_cut_search_left_is_above_what_a_whole_one_finds(tmp_path: Path) -> None:
+    """What looked only below a limit bounds machines with slower links no further than that."""
+    (tmp_path / "config.json").write_text(json.dumps(WHISPER))
+    job = job_from_spec(JobSpec(model=str(tmp_path), total_samples=1e6, batch=64))
+    known = Predictor(predictor().catalogue, learned=None)
+    recommend(job, Constraints(gpus=parse_gpus("A100"), max_nodes=8), predictor=known)
+    case = known.case(job)
+    (left,) = (one for key, one in case.seen.items() if key[0] == "searched")
+    columns, is_open, bound_h = left
+    rows = np.flatnonzero(is_open & np.isfinite(bound_h))
+    kinds, counts = columns.type_index[rows], columns.count[rows]
+    found = best_columns(replace(case, seen={}), kinds, counts)
+    time_h = found.startup_s + found.data_in_s + found.step_s * job.paid_steps
+    done = found.status == 0
+    assert done.sum() > 20
+    assert np.all(bound_h[rows][done] <= time_h[done] / 3600 * (1 + 1e-9))
+
+
 def test_steps_that_are_of_no_matter_are_not_cut_and_the_others_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

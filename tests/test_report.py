@@ -25,7 +25,7 @@ from advisor.collectors.format.recording import Reading
 from advisor.planners.core.nouns import Layout
 from advisor.report import page as model_cards
 from advisor.report.page import GENERATOR, _finite, answer_page, embedded, schedule_of
-from advisor.show import charts
+from advisor.show.recorded_run import steps, thinned_readings
 
 ROOT = Path(__file__).parents[1]
 MOST_BYTES = 300_000  # Plotly, which drew the charts once, was 2 MB of it
@@ -209,7 +209,7 @@ def test_thinned_readings_keep_totals_and_peaks(
     for step_s, cores, rss, gpu in given_ticks:
         t_s, cpu_s = t_s + step_s, cpu_s + step_s * cores
         seen.append(_reading(t_s, cpu_s, rss, gpu))
-    found = charts.thinned_readings(seen, most)
+    found = thinned_readings(seen, most)
     assert 1 <= len(found["t_s"]) <= most
     assert len({len(column) for column in found.values()}) == 1
     begins = [seen[0].t_s, *found["t_s"][:-1]]
@@ -227,7 +227,7 @@ def test_thinned_readings_keep_totals_and_peaks(
 
 @given(st.lists(st.floats(1e-4, 10.0), min_size=1, max_size=200), st.integers(1, 50))
 def test_thinned_steps_keep_their_mean_and_extremes(step_s: list[float], most: int) -> None:
-    found = charts.steps(step_s, most)
+    found = steps(step_s, most)
     each, count = found["steps_per_point"], len(found["mean_s"])
     assert count <= most
     assert found["steps"] == len(step_s)
@@ -238,7 +238,7 @@ def test_thinned_steps_keep_their_mean_and_extremes(step_s: list[float], most: i
 
 
 def test_a_run_too_short_to_show_is_empty() -> None:
-    assert charts.thinned_readings([_reading(0.0, 0.0, 1, None)], 10) == {"t_s": []}
+    assert thinned_readings([_reading(0.0, 0.0, 1, None)], 10) == {"t_s": []}
 
 
 def test_the_runs_series_are_those_of_the_recording(recorded: dict[str, Any]) -> None:

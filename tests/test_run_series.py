@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 from advisor.cli.runs import app
 from advisor.collectors.format.recording import RankSeries, Reading
 from advisor.errors import UsageError
-from advisor.show.charts import MOST_POINTS, Chart, run_charts
+from advisor.show.charts import Chart
+from advisor.show.recorded_run import MOST_POINTS, run_charts
 
 GOLDEN = Path(__file__).parent / "golden" / "run-schema-1"
 GROWTH = st.lists(

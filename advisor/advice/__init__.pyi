@@ -7,7 +7,6 @@ from .experts import serving_advice as serving_advice
 from .facts import Advice as Advice
 from .facts import AdviceList as AdviceList
 from .facts import Facts as Facts
-from .facts import How as How
 from .machines import pasted as pasted
 from .machines import usage_of as usage_of
 from .neighbours import read_pairs as read_pairs

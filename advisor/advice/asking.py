@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache, partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from advisor.advice.facts import Facts
-from advisor.answer import Candidate
+from advisor.answer import Candidate, Offer
 from advisor.ask import Constraints
-from advisor.catalogue import Pricing, TableRow
+from advisor.catalogue import Catalogue, Pricing, TableRow
 from advisor.collectors.format import Recording
 from advisor.errors import AdvisorError
 from advisor.estimate import Predictor, machine_at_hand
@@ -72,11 +71,24 @@ def facts_on(
     """
     if len(chosen.configuration.parts) != 1:
         raise ValueError("changed jobs are asked about machines of one type")
-    limits = constraints or Constraints()
-    machines = _Machines(predictor, chosen, limits)
+    on = partial(_on, predictor, chosen, constraints or Constraints())
+    offer, _ = chosen.configuration.parts[0]
+
+    def ask(
+        job: Job, *, pricing: Pricing | None = None, space: SearchSpace | None = None,
+        devices: int | None = None,
+    ) -> Candidate | None:  # fmt: skip
+        if devices is not None:
+            return None  # all devices of rented machines are in the layout's search
+        return on(_row(predictor, offer), job, pricing=pricing, space=space)
+
+    def smaller(job: Job) -> Iterator[Candidate]:
+        found = (on(one, job) for one in _smaller(predictor.catalogue, _row(predictor, offer)))
+        return (one for one in found if one is not None)
+
     return Facts(
-        job=job, recording=recording, now=chosen, ask=machines.ask, constraints=limits,
-        smaller=machines.smaller,
+        job=job, recording=recording, now=chosen, ask=ask,
+        constraints=constraints or Constraints(), smaller=smaller,
     )  # fmt: skip
 
 
@@ -95,73 +107,49 @@ def family(name: str) -> str:
     return last if last != name else re.sub(r"\d+", "#", name, count=1)
 
 
-@dataclass(frozen=True, slots=True)
-class _Machines:
-    """The chosen machines in their region."""
+def _row(predictor: Predictor, offer: Offer) -> TableRow | None:
+    """Return the type of what is offered; None where the catalogue has it no more."""
+    try:
+        return predictor.catalogue.instance_type(offer.instance_type, provider=offer.provider)
+    except AdvisorError:
+        return None
 
-    predictor: Predictor
-    chosen: Candidate
-    constraints: Constraints
 
-    def ask(
-        self, job: Job, *, pricing: Pricing | None = None, space: SearchSpace | None = None,
-        devices: int | None = None,
-    ) -> Candidate | None:  # fmt: skip
-        """Return the job on them, in the same region; None where it has no answer."""
-        if devices is not None:
-            return None  # all devices of rented machines are in the layout's search
-        ((offer, _),) = self.chosen.configuration.parts
-        try:
-            row = self.predictor.catalogue.instance_type(
-                offer.instance_type, provider=offer.provider
-            )
-        except AdvisorError:
+def _smaller(catalogue: Catalogue, row: TableRow | None) -> list[TableRow]:
+    """Return types of the same family with less memory, the largest first."""
+    if row is None:
+        return []
+    types, own = catalogue.types, family(row.name)
+    alike = np.flatnonzero(
+        (types.provider == row.provider) & (types.accelerator == row.accelerator)
+        & (types.accelerator_count == row.accelerator_count)
+        & (types.memory_bytes < (row.memory_bytes or 0.0))
+    )  # fmt: skip
+    named = [types.at(int(at)) for at in alike if family(str(types.name[at])) == own]
+    return sorted(named, key=lambda one: -(one.memory_bytes or 0.0))[:_MOST_SMALLER]
+
+
+def _on(
+    predictor: Predictor, chosen: Candidate, limits: Constraints, row: TableRow | None,
+    job: Job, *, pricing: Pricing | None = None, space: SearchSpace | None = None,
+) -> Candidate | None:  # fmt: skip
+    """Return a job on as many machines of a type, in the region of the chosen ones."""
+    ((offer, count),) = chosen.configuration.parts
+    paid: Pricing = pricing or ("spot" if offer.pricing == "spot" else "on-demand")
+    asked: dict[str, Any] = {
+        "space": limits.space if space is None else space, "known_network": limits.known_network,
+    }  # fmt: skip
+    if row is None:
+        return None
+    try:
+        offers, place = predictor.cheapest(row, region=offer.region, pricing=paid)
+        if place is None:
             return None
-        return self._on(row, job, pricing=pricing, space=space)
-
-    def smaller(self, job: Job) -> Iterator[Candidate]:
-        """Yield a job on machines of the same family with less memory, the largest first."""
-        ((offer, _),) = self.chosen.configuration.parts
-        catalogue = self.predictor.catalogue
-        try:
-            row = catalogue.instance_type(offer.instance_type, provider=offer.provider)
-        except AdvisorError:
-            return
-        types, own = catalogue.types, family(row.name)
-        alike = np.flatnonzero(
-            (types.provider == row.provider) & (types.accelerator == row.accelerator)
-            & (types.accelerator_count == row.accelerator_count)
-            & (types.memory_bytes < (row.memory_bytes or 0.0))
-        )  # fmt: skip
-        named = [types.at(int(at)) for at in alike if family(str(types.name[at])) == own]
-        for one in sorted(named, key=lambda one: -(one.memory_bytes or 0.0))[:_MOST_SMALLER]:
-            found = self._on(one, job)
-            if found is not None:
-                yield found
-
-    def _on(
-        self, row: TableRow, job: Job, *, pricing: Pricing | None = None,
-        space: SearchSpace | None = None,
-    ) -> Candidate | None:  # fmt: skip
-        """Return the job on as many machines of a type, in the region of the chosen ones."""
-        ((offer, count),) = self.chosen.configuration.parts
-        own: Pricing = "spot" if offer.pricing == "spot" else "on-demand"
-        paid = pricing or own
-        limits = self.constraints
-        layouts = limits.space if space is None else space
-        try:
-            offers, place = self.predictor.cheapest(row, region=offer.region, pricing=paid)
-            if place is None:
-                return None
-            columns = self.predictor.step_columns(
-                job, np.array([row.index]), np.array([count]), space=layouts,
-                known_network=limits.known_network,
-            )  # fmt: skip
-            if columns.status[0]:
-                return None
-            return self.predictor.rented(
-                job, columns, offers, place, pricing=paid, coverage=limits.coverage,
-                space=layouts, known_network=limits.known_network,
-            )  # fmt: skip
-        except (AdvisorError, PlanningError):
+        columns = predictor.step_columns(job, np.array([row.index]), np.array([count]), **asked)
+        if columns.status[0]:
             return None
+        return predictor.rented(
+            job, columns, offers, place, pricing=paid, coverage=limits.coverage, **asked
+        )
+    except (AdvisorError, PlanningError):
+        return None

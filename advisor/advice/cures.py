@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from advisor.advice import feeding, machines, neighbours, step
-from advisor.advice.facts import Advice, Facts, How
+from advisor.advice.facts import Advice, Facts
 from advisor.jobs import Job
 
 if TYPE_CHECKING:
     from advisor.planners.systems import MeasuredPair
 
-__all__ = ["SOURCES", "Advice", "Facts", "How", "cures_for", "sharing_with"]
+__all__ = ["SOURCES", "Advice", "Facts", "cures_for", "sharing_with"]
 
 
 def _stragglers(facts: Facts) -> Iterable[Advice]:

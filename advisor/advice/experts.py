@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.advice.facts import Advice, How
+from advisor.advice.facts import Advice, worded
 from advisor.answer import told
 from advisor.ask import Constraints
 from advisor.catalogue import Catalogue, OfferFilter, Pricing
@@ -27,7 +27,6 @@ from advisor.planners.core import (
     Device,
     Link,
     PlanningError,
-    Transformer,
     key_value_width,
     transformer_parameters,
 )
@@ -43,7 +42,7 @@ from advisor.planners.systems import (
     together,
     unrecorded_sizes,
 )
-from advisor.quantities import digits, percent_text, seconds_text
+from advisor.quantities import digits, seconds_text
 
 _FEWEST_TOKENS: Final = 64
 # Accesses that are replayed for each size and policy: a second of computing for all of them.
@@ -183,10 +182,9 @@ def _served(job: Job, recording: Recording | None) -> _Served:
     if routing is not None and routing.passes:
         return _Served(
             name=job.name, cache_bytes=0.0, weight_bytes=4.0, trace=trace_of(routing),
-            mixture=Mixture(
-                experts=routing.experts, top=routing.top, layers=len(routing.layers),
-                expert_bytes=routing.expert_bytes, dense_bytes=routing.dense_bytes,
-                compute_s=0.0, link_bytes_per_s=1.0,
+            mixture=_mixture(
+                routing.experts, routing.top, len(routing.layers), routing.expert_bytes,
+                routing.dense_bytes,
             ),
         )  # fmt: skip
     model = None if job.work is None else job.work.transformer
@@ -196,23 +194,26 @@ def _served(job: Job, recording: Recording | None) -> _Served:
             hint="profile a script whose model has a router and experts "
             "(examples/stdlib_moe.py has), or describe one: --model, or --experts with --layers",
         )
-    return _described(job.name, model, float(PRECISION_BYTES[job.work.precision]))
-
-
-def _described(name: str, model: Transformer, weight_bytes: float) -> _Served:
-    inner = model.ffn or 4 * model.hidden
-    expert = (3 if model.is_gated else 2) * model.hidden * inner
+    each = float(PRECISION_BYTES[job.work.precision])
+    expert = (3 if model.is_gated else 2) * model.hidden * (model.ffn or 4 * model.hidden)
     layers = model.layers - model.dense_layers
     dense = transformer_parameters(model) - layers * model.experts * expert
     kept = 2.0 * model.layers * key_value_width(model) * model.sequence
     return _Served(
-        name=name, cache_bytes=kept * max(weight_bytes, 1.0), weight_bytes=weight_bytes,
-        mixture=Mixture(
-            experts=model.experts, top=model.experts_per_token, layers=layers,
-            expert_bytes=expert * weight_bytes, dense_bytes=dense * weight_bytes,
-            compute_s=0.0, link_bytes_per_s=1.0,
+        name=job.name, cache_bytes=kept * max(each, 1.0), weight_bytes=each, trace=None,
+        mixture=_mixture(
+            model.experts, model.experts_per_token, layers, expert * each, dense * each
         ),
-        trace=None,
+    )  # fmt: skip
+
+
+def _mixture(
+    experts: int, top: int, layers: int, expert_bytes: float, dense_bytes: float
+) -> Mixture:
+    """Return a mixture on a device that takes no time."""
+    return Mixture(
+        experts=experts, top=top, layers=layers, expert_bytes=expert_bytes,
+        dense_bytes=dense_bytes, compute_s=0.0, link_bytes_per_s=1.0,
     )  # fmt: skip
 
 
@@ -245,9 +246,6 @@ def _halves(
     return trace[:, : tokens // 2], trace[:, tokens // 2 :]
 
 
-# Where it would be served.
-
-
 _SizesOn = Callable[[_Place], tuple[Mixture, tuple[CacheSize, ...]]]
 
 
@@ -277,30 +275,25 @@ def _cheapest(
 
 def _timed(served: _Served, asked: Serving, met: float) -> _SizesOn:
     """Return what times a cache on a device; its hits are replayed once, not for every device."""
-    known: list[CacheSize] = []
-    asks = 0.0  # for experts, of a step in the half that is judged
-    halves = None if served.trace is None else _halves(served.trace, asked.requests)
+    requests = asked.requests
+    if served.trace is None:
+
+        def described(place: _Place) -> tuple[Mixture, tuple[CacheSize, ...]]:
+            mixture = served.at(place, requests, met)
+            return mixture, unrecorded_sizes(mixture, requests=requests)
+
+        return described
+    before, trace = _halves(served.trace, requests)
+    known = cache_sizes(served.mixture, trace, BY_HITS, before=before, requests=requests)
+    # Asked for by a step in the half that is judged.
+    asks_bytes = _met(trace, requests) * served.mixture.layers * served.mixture.expert_bytes
 
     def timed(place: _Place) -> tuple[Mixture, tuple[CacheSize, ...]]:
-        nonlocal asks
-        mixture = served.at(place, asked.requests, met)
-        if halves is None:
-            return mixture, unrecorded_sizes(mixture, requests=asked.requests)
-        if not known:
-            before, trace = halves
-            asks = _met(trace, asked.requests) * mixture.layers
-            known.extend(cache_sizes(
-                mixture, trace, BY_HITS, before=before, requests=asked.requests
-            ))  # fmt: skip
-        per_token = asks * mixture.expert_bytes / place.link.bytes_per_s
+        mixture, whole_s = served.at(place, requests, met), asks_bytes / place.link.bytes_per_s
         return mixture, tuple(
-            CacheSize(
-                policy=one.policy, cached=one.cached, hit_rate=one.hit_rate,
-                token_s=mixture.compute_s + per_token * (1.0 - one.hit_rate),
-                memory_bytes=one.memory_bytes,
-            )
+            replace(one, token_s=mixture.compute_s + whole_s * (1.0 - one.hit_rate))
             for one in known
-        )  # fmt: skip
+        )
 
     return timed
 
@@ -381,62 +374,29 @@ def _here(recording: Recording | None, asked: Serving) -> _Place:
     )  # fmt: skip
 
 
-# In words.
-
-
 def _advice(
     served: _Served, mixture: Mixture, chosen: CacheSize, sizes: tuple[CacheSize, ...],
     place: _Place, trace: NDArray[np.int64] | None, requests: int,
 ) -> Advice:  # fmt: skip
     full_bytes = mixture.memory_bytes(mixture.experts)
     details = _details(mixture, chosen, sizes, place, trace, requests)
-    words = (
-        f"Keep {chosen.cached} of {mixture.experts} experts of each layer on the device: "
-        f"{digits(chosen.memory_bytes / GIB)} GiB in place of {digits(full_bytes / GIB)} GiB."
-        if chosen.cached < mixture.experts
-        else f"Keep all {mixture.experts} experts of each layer on the device: "
-        f"{digits(full_bytes / GIB)} GiB."
-    )
+    kept, size = f"all {mixture.experts} experts", f"{digits(full_bytes / GIB)} GiB"
+    stay = "all experts stay"
+    if chosen.cached < mixture.experts:
+        kept = f"{chosen.cached} of {mixture.experts} experts"
+        size = f"{digits(chosen.memory_bytes / GIB)} GiB in place of {size}"
+        stay = f"{chosen.cached} experts a layer stay: {_WORDS[chosen.policy]}"
+    name = "expert-cache" if trace is None else "expert-cache (recorded)"
     return Advice(
-        name="expert-cache",
-        source="experts",
-        change=words,
-        time_saved_h=None,
-        cost_saved_usd=None,
-        time_factor=chosen.token_s / mixture.compute_s,
-        cost_factor=chosen.memory_bytes / full_bytes,
-        evidence="formula" if trace is None else "measured",
-        rests_on=f"{_known_of(mixture, chosen, trace, details)}; an expert of "
-        f"{digits(mixture.expert_bytes / 2**20)} MiB comes over "
-        f"{digits(place.link.bytes_per_s / 1e9)} GB/s ({place.link.name}): "
-        f"a token takes {seconds_text(chosen.token_s)}, with all experts "
-        f"there {seconds_text(mixture.compute_s)} (weights read once)",
-        condition=_condition(served, trace, requests),
-        how=How(
-            kind="lines",
-            text="# all experts stay"
-            if chosen.cached == mixture.experts
-            else f"# {chosen.cached} experts a layer stay: {_WORDS[chosen.policy]}",
+        **worded(
+            name, kept=kept, size=size, stay=stay, mixture=mixture, chosen=chosen, place=place,
+            trace=trace, oracle=details["oracle_hit_rate"],
+            text=_condition(served, trace, requests),
         ),
-        details=details,
-    )
-
-
-def _known_of(
-    mixture: Mixture, chosen: CacheSize, trace: NDArray[np.int64] | None, details: dict[str, Any]
-) -> str:
-    if trace is None:
-        return (
-            f"no routing was recorded: each of {mixture.experts} experts is taken to be as likely "
-            f"as another, so that {percent_text(chosen.hit_rate)} of those needed are there; "
-            "popular "
-            "experts and routing that sticks only help"
-        )
-    return (
-        f"{trace.shape[1]} recorded tokens in {mixture.layers} layers: "
-        f"{percent_text(chosen.hit_rate)} of the experts they need are there "
-        f"(foresight would have {percent_text(details['oracle_hit_rate'])})"
-    )
+        time_saved_h=None, cost_saved_usd=None,
+        time_factor=chosen.token_s / mixture.compute_s,
+        cost_factor=chosen.memory_bytes / full_bytes, details=details,
+    )  # fmt: skip
 
 
 def _condition(served: _Served, trace: NDArray[np.int64] | None, requests: int) -> str:
@@ -448,7 +408,7 @@ def _condition(served: _Served, trace: NDArray[np.int64] | None, requests: int) 
         else f"; {digits(requests * served.cache_bytes / GIB)} GiB of keys and values are in "
         "memory."
     )
-    return f"{text} Factors are of a token's latency and of the device's memory."
+    return text
 
 
 def _details(

@@ -1,11 +1,19 @@
-"""``Facts``: what is read of a job once, and the one estimate that every cure is priced by."""
+"""``Facts``: what is read of a job once, and the one estimate that every cure is priced by.
+
+``Advice`` is one change, what it saves of the whole job, and on what evidence; ``without`` and
+``faster_by`` make jobs in which a part of the step is done otherwise.
+"""
 
 from __future__ import annotations
 
 import math
+import string
+import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, get_args
 
 import numpy as np
@@ -16,16 +24,13 @@ from advisor.ask import Constraints
 from advisor.catalogue import Pricing
 from advisor.collectors.format import Recording, rows_of
 from advisor.jobs import Job
-from advisor.planners.core import Operator
+from advisor.planners.core import GIB, MIB, Operator, Work
 from advisor.planners.layouts import SearchSpace
-from advisor.quantities import QUANTILES
+from advisor.quantities import QUANTILES, digits, percent_text, seconds_text
 from advisor.words import answer_line
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-# ``Advice``: one change, what it saves of the whole job, and on what evidence.
 
 
 # What a figure rests on: this recording or a trial on this machine; a published table; an equation
@@ -145,16 +150,10 @@ class AdviceList(Recorded):
 
 def _row(record: dict[str, Any]) -> dict[str, Any]:
     """Return advice as one flat row."""
-    row = {name: record[name] for name in ("name", "change", "time_factor", "cost_factor")}
-    for name in ("time_saved_h", "cost_saved_usd"):
-        bounds = record[name] or {"value": None, "low": None, "high": None}
-        row |= {name: bounds["value"], f"{name}_low": bounds["low"],
-                f"{name}_high": bounds["high"]}  # fmt: skip
-    return (
-        row
-        | {name: record[name] for name in ("evidence", "rests_on", "condition")}
-        | {"how": record["how"]["text"]}
-    )
+    said = {name: record[name] for name in ("name", "change", "time_factor", "cost_factor")}
+    said |= show.bounds_of(record, ("time_saved_h", "cost_saved_usd"))
+    said |= {name: record[name] for name in ("evidence", "rests_on", "condition")}
+    return said | {"how": record["how"]["text"]}
 
 
 # Nothing takes no time: a cost of zero is not ranked above all else.
@@ -208,18 +207,24 @@ class Facts:
         """Whether the machines it is judged on have accelerators."""
         return all(offer.accelerator for offer, _ in self.now.configuration.parts)
 
+    @property
+    def work(self) -> Work:
+        """What a step of the job does, of one that has steps."""
+        assert self.job.work is not None
+        return self.job.work
+
     def priced(
-        self, job: Job, *, name: str, change: str, rests_on: str, condition: str,
-        how: How, evidence: Evidence = "formula", effect_log_sd: float | None = None,
+        self, name: str, job: Job, *, effect_log_sd: float | None = None,
         pricing: Pricing | None = None, space: SearchSpace | None = None,
-        devices: int | None = None, is_model_kept: bool = True,
+        devices: int | None = None, **figures: Any,
     ) -> Advice | None:  # fmt: skip
         """Return the advice to make the job this one, priced by the one estimate.
 
-        ``effect_log_sd``: one standard deviation of the saved time, as a share of it; from the
-        model's own error by default; ``pricing``: of the same machines, where that is the change;
-        ``space``: what a layout may be, where that is the change; ``devices``: of this machine,
-        where that is the change.
+        ``name``: of what is said in ``words.toml``, with ``figures`` in it; ``effect_log_sd``: one
+        standard deviation of the saved time, as a share of it; from the model's own error by
+        default; ``pricing``: of the same machines, where that is the change; ``space``: what a
+        layout may be, where that is the change; ``devices``: of this machine, where that is the
+        change.
 
         Returns
         -------
@@ -229,16 +234,27 @@ class Facts:
         before = self._before(job, space, devices)
         if then is None or before is None or not math.isfinite(then.training_time_h.value):
             return None
-        sd = self._effect_sd(then) if effect_log_sd is None else effect_log_sd
-        time_factor = _factor(before.training_time_h, then.training_time_h)
-        cost_factor = _factor(before.cost_usd, then.cost_usd)
-        return Advice(
-            name=name, change=change, evidence=evidence, rests_on=rests_on,
-            condition=condition, how=how, is_model_kept=is_model_kept, time_factor=time_factor,
-            cost_factor=cost_factor, job=job, then=then,
-            time_saved_h=saved(self.now.training_time_h, time_factor, sd),
-            cost_saved_usd=saved(self.now.cost_usd, cost_factor, sd),
+        found = self.advised(
+            name, _factor(before.training_time_h, then.training_time_h),
+            _factor(before.cost_usd, then.cost_usd),
+            self._effect_sd(then) if effect_log_sd is None else effect_log_sd, **figures,
         )  # fmt: skip
+        return replace(found, job=job, then=then)
+
+    def advised(
+        self, name: str, time_factor: float, cost_factor: float, effect_sd: float, **figures: Any
+    ) -> Advice:
+        """Return advice that makes time and cost of the job so many times what they are."""
+        return Advice(
+            **self.worded(name, **figures), time_factor=time_factor, cost_factor=cost_factor,
+            time_saved_h=saved(self.now.training_time_h, time_factor, effect_sd),
+            cost_saved_usd=saved(self.now.cost_usd, cost_factor, effect_sd),
+        )  # fmt: skip
+
+    def worded(self, name: str, **figures: Any) -> dict[str, Any]:
+        """Return what advice says, with what is known of the job and with ``figures`` in it."""
+        known = {"job": self.job, "now": self.now, "recording": self.recording}
+        return worded(name, **known, **figures)
 
     def _before(
         self, job: Job, space: SearchSpace | None, devices: int | None
@@ -254,17 +270,59 @@ class Facts:
 
 
 def source(
-    name: str, *cures: Callable[[Facts], Iterable[Advice | None]], needs_work: bool = True
+    *cures: Callable[[Facts], Iterable[Advice | None]], needs_work: bool = True
 ) -> Callable[[Facts], Iterator[Advice]]:
-    """Return what a source advises: of its cures those that apply, each with the source's name."""
+    """Return what a source advises: of its cures those that apply."""
 
     def advise(facts: Facts) -> Iterator[Advice]:
         if needs_work and facts.job.work is None:
             return
         for cure in cures:
-            yield from (replace(one, source=name) for one in cure(facts) if one is not None)
+            yield from (one for one in cure(facts) if one is not None)
 
     return advise
+
+
+MODEL: Final = "the device model, asked with the recorded operators"
+_DESCRIBED: Final = "the device model, asked about the described model in other software"
+# How figures are written in ``words.toml``.
+_WRITTEN: Final[Mapping[str, Callable[[float], str]]] = {
+    "percent": percent_text, "percent1": partial(percent_text, decimals=1), "digits": digits,
+    "seconds": seconds_text, "GiB": lambda size: digits(size / GIB),
+    "MiB": lambda size: digits(size / MIB), "MB": lambda size: digits(size / 1e6),
+    "GB": lambda size: digits(size / 1e9),
+}  # fmt: skip
+
+
+class _Words(string.Formatter):
+    """Text with figures in it, as ``words.toml`` says how to write each."""
+
+    def format_field(self, value: Any, spec: str) -> str:
+        written = _WRITTEN.get(spec)
+        return format(value, spec) if written is None else written(value)
+
+
+@cache
+def cure_words() -> dict[str, dict[str, Any]]:
+    """Return what is said of every cure, by its name, with its source."""
+    text = Path(__file__).with_name("words.toml").read_text(encoding="utf-8")
+    return {
+        name: {"source": of, **words}
+        for of, cures in tomllib.loads(text).items()
+        for name, words in cures.items()
+    }
+
+
+def worded(name: str, /, **figures: Any) -> dict[str, Any]:
+    """Return what advice says, by the fields of ``Advice``, with ``figures`` in it."""
+    kept = ("source", "change", "rests_on", "condition", "evidence", *get_args(HowKind))
+    figures |= {"MODEL": MODEL, "DESCRIBED": _DESCRIBED}
+    words = cure_words()[name]
+    said = {of: _Words().vformat(words[of], (), figures) for of in kept if of in words}
+    (kind,) = (one for one in get_args(HowKind) if one in said)
+    how = How(kind=kind, text=said.pop(kind))
+    usual = {"name": name.partition(" (")[0], "evidence": "formula", "how": how}
+    return usual | said | {"is_model_kept": words.get("is_model_kept", True)}
 
 
 def saved(before: Estimate, factor: float, effect_sd: float) -> Estimate:
@@ -295,9 +353,6 @@ def _factor(before: Estimate, after: Estimate) -> float:
 
 def _log_sd(one: Estimate) -> float:
     return math.log(one.high / one.low) / (2.0 * QUANTILES[one.coverage])
-
-
-# Jobs in which a part of the step is done otherwise: its operators and its measured point.
 
 
 # A step keeps at least this share of itself, however much is taken out of it.

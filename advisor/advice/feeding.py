@@ -1,4 +1,9 @@
-"""The feed of a job: loader processes, their start, data on slow disks."""
+"""What stands beside computing: the feed of a job, its chores, and data that is used again.
+
+The feed is loader processes, their start, data on slow disks; chores are ends of epochs,
+checkpoints and waiting for the device; data that was loaded already is batches that are used
+again, or samples that are kept.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from advisor.advice.facts import Advice, Facts, How, cut_of, faster_by, saved, source, without
+from advisor.advice.facts import Advice, Facts, cut_of, faster_by, saved, source, without
 from advisor.advice.script import SourceScript, argument, has_argument, last_name
 from advisor.collectors.format import Recording
 from advisor.estimate import checkpoint_s
@@ -15,7 +20,7 @@ from advisor.jobs import Job
 from advisor.planners import systems
 from advisor.planners.core import GIB
 from advisor.planners.goodput import expected_completion
-from advisor.quantities import QUANTILES, digits, percent_text, seconds_text
+from advisor.quantities import QUANTILES, digits
 
 if TYPE_CHECKING:
     from advisor.planners.systems import Feeding
@@ -41,17 +46,9 @@ def _workers(facts: Facts) -> Iterator[Advice | None]:
         workers = min(workers, _spare_cores(facts))
         if workers <= job.feed.workers:
             return
-    yield facts.priced(
-        _fed_by(facts, workers),
-        name="loader-workers",
-        change=f"Load with DataLoader(num_workers={workers}).",
-        evidence="measured",
-        rests_on=f"{percent_text(share)} of the step waits for data; {job.feed.workers} loader "
-        "processes "
-        "were recorded",
-        condition="While cores are left over; each process holds the dataset object again.",
-        how=How(kind="lines", text=_loader_lines(facts, num_workers=str(workers))),
-    )
+    text = _loader_lines(facts, num_workers=str(workers))
+    changed = _fed_by(facts, workers)
+    yield facts.priced("loader-workers", changed, workers=workers, share=share, text=text)
 
 
 def _spare_cores(facts: Facts) -> int:
@@ -90,18 +87,11 @@ def _persistent(facts: Facts) -> Iterator[Advice | None]:
         return
     if script.mentions(*_VALIDATES):
         return  # how much of the end of an epoch is the loader's was not seen
-    ends = job.epochs * job.epoch_end_steps / job.paid_steps
     yield facts.priced(
-        replace(job, epoch_end_steps=0.0),
-        name="persistent-workers",
-        change="Keep the loader's processes between epochs: persistent_workers=True.",
-        evidence="measured",
-        rests_on=f"between epochs the step stands still for {percent_text(ends, 1)} of the "
-        "job, and the script "
-        "validates nothing there",
-        condition="With num_workers above 0; the processes keep their memory.",
-        how=How(kind="lines", text=script.with_arguments(loaders[0], persistent_workers="True")),
-    )
+        "persistent-workers", replace(job, epoch_end_steps=0.0),
+        ends=job.epochs * job.epoch_end_steps / job.paid_steps,
+        text=script.with_arguments(loaders[0], persistent_workers="True"),
+    )  # fmt: skip
 
 
 def _in_memory(facts: Facts) -> Iterator[Advice | None]:
@@ -116,18 +106,8 @@ def _in_memory(facts: Facts) -> Iterator[Advice | None]:
     if share < _INPUT_BOUND or not reading or not 0 < size < room:
         return
     feed = replace(job.feed, wait_s=0.0, cpu_s_per_sample=None, idle_s_per_sample=0.0)
-    cached = replace(job, feed=feed)
-    yield facts.priced(
-        faster_by(cached, job.feed.wait_s),
-        name="dataset-in-memory",
-        change="Copy the dataset to memory (or a local SSD) before training.",
-        evidence="measured",
-        rests_on=f"{percent_text(share)} of the step waits for data, {reading}; all samples as "
-        "tensors are "
-        f"{digits(size / 2**30)} GiB",
-        condition="For several epochs over data that fits; the first one still reads it.",
-        how=How(kind="flag", text="cp -r DATA /dev/shm/  # and pass that folder to the script"),
-    )
+    changed = faster_by(replace(job, feed=feed), job.feed.wait_s)
+    yield facts.priced("dataset-in-memory", changed, share=share, reading=reading, size=size)
 
 
 def _reads_disk(recording: Recording) -> str:
@@ -159,10 +139,7 @@ def _loader_lines(facts: Facts, **given: str) -> str:
     return f"DataLoader(..., {words})"
 
 
-advise_feeding: Final = source("feeding", _workers, _persistent, _in_memory)
-
-
-# The chores of a job: ends of epochs, checkpoints, waiting for the device.
+advise_feeding: Final = source(_workers, _persistent, _in_memory)
 
 
 # Ends of epochs below this share of the job are not worth doing more seldom.
@@ -178,19 +155,8 @@ def _ends(facts: Facts) -> Iterator[Advice | None]:
     share = job.epochs * job.epoch_end_steps / job.paid_steps
     if job.epochs < 2 * _EVERY or share < _ENDS:
         return
-    yield facts.priced(
-        replace(job, epochs=job.epochs / _EVERY),
-        name="validate-less",
-        change="Validate (and save) after every second epoch.",
-        evidence="measured",
-        rests_on=f"ends of epochs take {percent_text(share)} of the job, "
-        f"{digits(job.epoch_end_steps)} steps "
-        "each",
-        condition="Where nothing stops early on a single epoch's figure.",
-        how=How(kind="lines", text=f"if epoch % {_EVERY} == 0 or epoch == epochs - 1:\n"
-                "    validate(...)"),
-        effect_log_sd=job.epoch_end_log_sd,
-    )  # fmt: skip
+    changed = replace(job, epochs=job.epochs / _EVERY)
+    yield facts.priced("validate-less", changed, share=share, effect_log_sd=job.epoch_end_log_sd)
 
 
 def _checkpoints(facts: Facts) -> Iterator[Advice | None]:
@@ -215,24 +181,18 @@ def _checkpoints(facts: Facts) -> Iterator[Advice | None]:
     own = expected_completion(work_s, checkpoint_interval_s=interval_s, **usual)
     best = expected_completion(work_s, **usual)
     factor = float(best.expected_s[0] / own.expected_s[0])
-    time_h = now.training_time_h if facts.is_here else now.training_time_h.scaled(1.0 / factor)
-    cost = now.cost_usd if facts.is_here else now.cost_usd.scaled(1.0 / factor)
     wanted = float(best.checkpoint_interval_s[0])
-    yield Advice(
-        name="checkpoint-interval",
-        change=f"Save every {seconds_text(wanted)} in place of every {seconds_text(interval_s)}.",
-        time_saved_h=saved(time_h, factor, _FAILURES_LOG_SD),
-        cost_saved_usd=saved(cost, factor, _FAILURES_LOG_SD),
-        time_factor=factor,
-        cost_factor=factor if cost.value > 0 else 1.0,
-        evidence="formula",
-        rests_on=f"{saves.count} saves of {seconds_text(save_s)} in {seen:,} recorded steps; the "
-        "interval that loses least to saves and failures (Young, Daly), at Llama 3's rate of "
-        "failures",
-        condition="As often as the published rate of failures; spot machines need more saves.",
-        how=How(kind="lines", text=f"save_every = {max(round(wanted / now.step_time_s.value), 1)}"
-                "  # steps"),
+    cost_factor = factor if now.cost_usd.value > 0 else 1.0
+    found = facts.advised(
+        "checkpoint-interval", factor, cost_factor, _FAILURES_LOG_SD, wanted=wanted,
+        interval_s=interval_s, save_s=save_s, seen=seen,
+        every=max(round(wanted / now.step_time_s.value), 1),
     )  # fmt: skip
+    if not facts.is_here:  # the estimate there saves as seldom as is best
+        before = now.training_time_h.scaled(1.0 / factor), now.cost_usd.scaled(1.0 / factor)
+        time_h, cost = (saved(one, factor, _FAILURES_LOG_SD) for one in before)
+        found = replace(found, time_saved_h=time_h, cost_saved_usd=cost)
+    yield found
 
 
 def _waiting(facts: Facts) -> Iterator[Advice | None]:
@@ -248,24 +208,12 @@ def _waiting(facts: Facts) -> Iterator[Advice | None]:
         return
     lines = ", ".join(str(call.lineno) for call in calls)
     yield facts.priced(
-        without(facts.job, cut),
-        name="read-less",
-        change=f"Do not read results back in every step ({script.path.name}:{lines}).",
-        evidence="measured",
-        rests_on=f"{sum(cut.calls.values())} reads a step; each waits until the "
-        "device has done all that it was told",
-        condition="Where the number is only logged: keep the tensor, read it every 100 steps.",
-        how=How(
-            kind="lines",
-            text="total += loss.detach()  # in the step; total.item() where it is printed",
-        ),
-    )
+        "read-less", without(facts.job, cut), place=f"{script.path.name}:{lines}",
+        reads=sum(cut.calls.values()),
+    )  # fmt: skip
 
 
-advise_chores: Final = source("chores", _ends, _checkpoints, _waiting)
-
-
-# Data that was loaded already: batches that are used again, samples that are kept.
+advise_chores: Final = source(_ends, _checkpoints, _waiting)
 
 
 # Of the wall time, spent repeating before the job goes on with fresh data: that of our own
@@ -312,29 +260,11 @@ def _repeated(facts: Facts, fed: Feeding) -> Iterator[Advice | None]:
         for rho in (systems.RHO, systems.RHO_LOW, systems.RHO_HIGH)
     ]
     spread = (savings[2] - savings[1]) / (2.0 * QUANTILES[facts.now.cost_usd.coverage])
-    echo = found.echo
     yield facts.priced(
-        _echoed(facts.job, fed, echo),
-        name="repeat-batches",
-        change=f"Use each batch {echo} times for {percent_text(REPEATING)} of the time, then "
-        "fresh batches.",
-        rests_on=f"loading a batch takes {fed.ratio:.1f} times as long as computing on it; a "
-        f"repetition is worth {systems.RHO:g} of the one before ({systems.RHO_LOW:g} to "
-        f"{systems.RHO_HIGH:g}; data echoing, arXiv 1907.05550: 3.25 times less time)",
-        condition="The accuracy must be looked at: one small task of ours gained by it "
-        "(docs/systems.md), yours was not tried. More loader workers come first.",
-        how=How(kind="lines", text=_lines(echo)),
+        "repeat-batches", _echoed(facts.job, fed, found.echo), echo=found.echo, fed=fed,
+        repeating=REPEATING, rho=systems.RHO, low=systems.RHO_LOW, high=systems.RHO_HIGH,
         effect_log_sd=spread / savings[0] if savings[0] > 0 else 0.0,
-        is_model_kept=False,
-    )
-
-
-def _lines(echo: int) -> str:
-    return (
-        "def repeated(loader, times):\n    for batch in loader:\n        for _ in range(times):\n"
-        f"            yield batch\n\nfor batch in repeated(loader, {echo}):"
-        f"  # {percent_text(REPEATING)} of the time; then over loader itself"
-    )
+    )  # fmt: skip
 
 
 def _rates(fed: Feeding, echo: int) -> tuple[float, float]:
@@ -394,19 +324,8 @@ def _kept(facts: Facts) -> Iterator[Advice | None]:
         0.0 if benchmark is None else feed.sample_bytes / benchmark.copy_one_core_bytes_per_s
     )
     again = min(copied_s / made_s, 1.0)
-    yield facts.priced(
-        _loading_less(job, (1.0 + (math.ceil(epochs) - 1.0) * again) / math.ceil(epochs)),
-        name="keep-samples",
-        change="Make each sample once and keep it in memory.",
-        rests_on=f"{seconds_text(made_s)} of a core make a sample, in each of {epochs:.0f} "
-        "epochs; "
-        f"all of them as tensors are {digits(size / GIB)} GiB",
-        condition="For what is the same every epoch: random augmentation stays behind it. Fill "
-        "the list before loader processes start, so that they share it.",
-        how=How(kind="lines", text="samples = [dataset[i] for i in range(len(dataset))]\n"
-                "loader = DataLoader(samples, ...)"),
-        evidence="measured",
-    )  # fmt: skip
+    changed = _loading_less(job, (1.0 + (math.ceil(epochs) - 1.0) * again) / math.ceil(epochs))
+    yield facts.priced("keep-samples", changed, made_s=made_s, epochs=epochs, size=size)
 
 
-advise_data_reuse: Final = source("data_reuse", _used_again)
+advise_data_reuse: Final = source(_used_again)

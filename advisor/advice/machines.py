@@ -1,4 +1,4 @@
-"""The use of machines by a job: threads, cores, devices, prices, layouts."""
+"""The use of machines by a job: limits and sizes, threads, cores, devices, prices, layouts."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from advisor.advice import neighbours
-from advisor.advice.facts import Advice, Facts, How, saved, source
-from advisor.advice.step import MODEL
-from advisor.answer import Candidate, Estimate
+from advisor.advice.facts import Advice, Facts, source
+from advisor.answer import Candidate, Estimate, told
 from advisor.collectors.format import Recording
 from advisor.jobs import Job
 from advisor.planners.core import GIB, HOUR_S, MIB
@@ -22,8 +21,6 @@ from advisor.quantities import REACH_90, digits, percent_text
 if TYPE_CHECKING:
     from advisor.planners.rightsizing import LimitedRun, RecordedUsage, RightSize
     from advisor.planners.systems import Borrowed
-
-# Limits for the job: ones to paste, or a smaller machine of the same family.
 
 
 FEWEST_READINGS: Final = 20
@@ -54,38 +51,25 @@ def _smaller(facts: Facts, recording: Recording, usage: RecordedUsage) -> Iterat
     from advisor.planners.rightsizing import memory_limit_bytes
 
     ((offer, count),) = facts.now.configuration.parts
-    needed = memory_limit_bytes(usage, rest_s=_rest_s(facts, usage)) / GIB
-    if not offer.memory_gib or needed >= offer.memory_gib:
+    needed = memory_limit_bytes(usage, rest_s=_rest_s(facts, usage))
+    if not offer.memory_gib or needed >= offer.memory_gib * GIB:
         return
     now = facts.now
     found = [
         one for one in facts.smaller(facts.job)
-        if (one.configuration.parts[0][0].memory_gib or 0.0) >= needed
+        if (one.configuration.parts[0][0].memory_gib or 0.0) * GIB >= needed
         and one.cost_usd.value < now.cost_usd.value
     ]  # fmt: skip
     if not found:
         return
     best = min(found, key=lambda one: one.training_time_h.value * one.cost_usd.value)
-    other = best.configuration.parts[0][0]
-    time_factor = best.training_time_h.value / now.training_time_h.value
-    cost_factor = best.cost_usd.value / now.cost_usd.value
-    yield Advice(
-        name="smaller-machine",
-        source="rightsizing",
-        change=f"Rent {count} x {other.instance_type} in place of {offer.instance_type}: the job "
-        f"needs {digits(needed)} GiB of {offer.memory_gib:g}, and {other.memory_gib:g} are "
-        "enough.",
-        time_saved_h=saved(now.training_time_h, time_factor, _MODEL_SD),
-        cost_saved_usd=saved(now.cost_usd, cost_factor, _MODEL_SD),
-        time_factor=time_factor,
-        cost_factor=cost_factor,
-        evidence="measured",
-        rests_on=f"{len(recording.readings)} readings: peak {digits(usage.peak_bytes / GIB)} GiB; "
-        "time and price of the smaller machine by the same estimate",
-        condition="Memory beyond what was recorded is not in it: a later phase may need more.",
-        how=How(kind="flag", text=f"--on {other.provider}:{other.instance_type}"),
-        then=best,
-    )
+    advice = facts.advised(
+        "smaller-machine", best.training_time_h.value / now.training_time_h.value,
+        best.cost_usd.value / now.cost_usd.value, _MODEL_SD, count=count, offer=offer,
+        other=best.configuration.parts[0][0], needed=needed, usage=usage,
+        readings=len(recording.readings),
+    )  # fmt: skip
+    yield replace(advice, then=best)
 
 
 # Of a rented machine's memory, what its system keeps to itself. [bytes]
@@ -142,43 +126,20 @@ def _borrowing(facts: Facts, one: Candidate, taken: Borrowed, windows: int) -> A
     now, waited = facts.now, math.sqrt(_MOST_WAITED) * taken.loss_fraction
     slower = 1.0 + waited
     (offer, count), link = one.configuration.parts[0], facts.borrow_bytes_per_s
-    where = (
-        "swapped to its solid-state disk" if link is None
-        else f"in other machines' memory, over {digits(link / 1e9)} GB/s"
-    )  # fmt: skip
-    time_factor = one.training_time_h.value * slower / now.training_time_h.value
-    cost_factor = one.cost_usd.value * slower / now.cost_usd.value
     high = _MOST_WAITED * taken.loss_fraction
-    error = math.hypot(_MODEL_SD, math.log((1.0 + high) / slower) / REACH_90)
-    least = " at least (it touches more in the shortest window)" if taken.is_least else ""
-    return Advice(
-        name="borrow-memory",
-        source="borrowing",
-        change=f"Rent {count} x {offer.instance_type} ({offer.memory_gib:g} GiB) with "
-        f"{digits(taken.borrowed_bytes / GIB)} GiB of the job's memory {where}.",
-        time_saved_h=saved(now.training_time_h, time_factor, error),
-        cost_saved_usd=saved(now.cost_usd, cost_factor, error),
-        time_factor=time_factor,
-        cost_factor=cost_factor,
-        evidence="measured",
-        rests_on=f"{windows} windows of touched memory: pages untouched for "
-        f"{digits(taken.age_s)} s "
-        f"lie there, and waiting for them takes {percent_text(waited, 1)}{least} "
-        f"({percent_text(taken.loss_fraction, 1)} to "
-        f"{percent_text(high, 1)}) of the time; beside "
-        f"{now.configuration.parts[0][0].instance_type}, which "
-        "holds all of them",
-        condition="For what it did while it was recorded. The kernel keeps what was touched last "
-        "only nearly: up to ten times as many pages came back under a real limit.",
-        how=How(kind="flag", text=f"--on {offer.provider}:{offer.instance_type}"),
-        details={
-            "borrowed_bytes": taken.borrowed_bytes,
-            "loss_fraction": taken.loss_fraction,
-            "age_s": taken.age_s,
-            "link_bytes_per_s": link,
-            "is_least": taken.is_least,
-        },
-    )
+    found = facts.advised(
+        "borrow-memory", one.training_time_h.value * slower / now.training_time_h.value,
+        one.cost_usd.value * slower / now.cost_usd.value,
+        math.hypot(_MODEL_SD, math.log((1.0 + high) / slower) / REACH_90),
+        count=count, offer=offer, taken=taken, waited=waited, high=high, windows=windows,
+        beside=now.configuration.parts[0][0].instance_type,
+        least=" at least (it touches more in the shortest window)" if taken.is_least else "",
+        where="swapped to its solid-state disk" if link is None
+        else f"in other machines' memory, over {digits(link / 1e9)} GB/s",
+    )  # fmt: skip
+    details = told(taken, ("borrowed_bytes", "loss_fraction", "age_s"))
+    details |= {"link_bytes_per_s": link, "is_least": taken.is_least}
+    return replace(found, details=details)
 
 
 def _rest_s(facts: Facts, usage: RecordedUsage) -> float:
@@ -198,27 +159,15 @@ def _limits(facts: Facts, recording: Recording, usage: RecordedUsage) -> Iterato
         value=(1 - share) * cost.value, low=(1 - share) * cost.low, high=(1 - share) * cost.high,
         coverage=cost.coverage,
     )  # fmt: skip
-    host = recording.host
     yield Advice(
-        name="limits",
-        source="rightsizing",
-        change=f"Limit the job to {digits(found.cpu_limit)} cores and "
-        f"{digits(found.memory_bytes / GIB)} GiB: it has {digits(host.cpu_limit)} cores and "
-        f"{digits(_memory(recording) / GIB)} GiB.",
-        time_saved_h=None,
-        cost_saved_usd=spared if cost.value > 0 else None,
-        time_factor=1.0,
-        cost_factor=share,
-        evidence="measured",
-        rests_on=f"{len(recording.readings)} readings: peak {digits(usage.peak_bytes / GIB)} GiB, "
-        f"mean {digits(float(np.mean(usage.cores)))} cores; the replay of that run under this "
-        "quota "
-        f"takes at most 1 % longer; {_least_reserved(compared([usage]), recording)} "
-        "(advisor simulate limits)",
-        condition="Pays where requests are billed, or where the rest of the machine is used by "
-        "others; a machine rented whole costs the same.",
-        how=How(kind="yaml", text=pasted(found)),
-    )
+        **facts.worded(
+            "limits", found=found, usage=usage, readings=len(recording.readings),
+            memory=_memory(recording), cores=float(np.mean(usage.cores)), text=pasted(found),
+            least=_least_reserved(compared([usage]), recording),
+        ),
+        time_saved_h=None, cost_saved_usd=spared if cost.value > 0 else None,
+        time_factor=1.0, cost_factor=share,
+    )  # fmt: skip
 
 
 def usage_of(recording: Recording) -> RecordedUsage | None:
@@ -305,18 +254,8 @@ def _threads(facts: Facts) -> Iterator[Advice | None]:
     if left <= limits.threads:
         return
     lifted = replace(limits, threads=None, threads_source="", cores=left * seen.processes)
-    how = How(kind="flag", text=f"OMP_NUM_THREADS={each}")
-    if limits.threads_source == _CALL:
-        how = How(kind="lines", text=f"torch.set_num_threads({each})")
-    yield facts.priced(
-        replace(job, limits=lifted),
-        name="threads",
-        change=f"Compute with {each} threads in place of {limits.threads} "
-        f"({limits.threads_source}).",
-        rests_on=f"{MODEL}, and what this host's cores do together",
-        condition="Where the cores are the job's own; small operators gain little.",
-        how=how,
-    )
+    name = "threads (script)" if limits.threads_source == _CALL else "threads"
+    yield facts.priced(name, replace(job, limits=lifted), each=each)
 
 
 def _loading_cores(job: Job) -> float:
@@ -332,14 +271,8 @@ def _cores(facts: Facts) -> Iterator[Advice | None]:
     limits = facts.job.limits
     if limits.cores is None or facts.has_accelerators or _cores_there(facts) <= limits.cores:
         return
-    yield facts.priced(
-        replace(facts.job, limits=replace(limits, cores=None, cores_source="")),
-        name="cores",
-        change=f"Let it use all cores: {limits.cores_source} keeps it to {limits.cores:g}.",
-        rests_on=MODEL,
-        condition="Where nobody else is meant to have the others.",
-        how=How(kind="flag", text="taskset -c 0-$(($(nproc --all) - 1)) COMMAND"),
-    )
+    lifted = replace(limits, cores=None, cores_source="")
+    yield facts.priced("cores", replace(facts.job, limits=lifted))
 
 
 def _cores_there(facts: Facts) -> float:
@@ -379,37 +312,17 @@ def others_cores(recording: Recording) -> float:
 
 def _spot(facts: Facts) -> Iterator[Advice | None]:
     offer, _ = facts.now.configuration.parts[0]
-    if offer.pricing != "on-demand" or not facts.constraints.saves_checkpoints:
-        return
-    yield facts.priced(
-        facts.job,
-        pricing="spot",
-        name="spot",
-        change="--spot",
-        evidence="table",
-        rests_on="replays of recorded availability at the spot price, with the published rate of "
-        "interruption (advisor simulate spot)",
-        condition="The job must save checkpoints and go on from the last one by itself.",
-        how=How(kind="flag", text="--spot"),
-    )
+    if offer.pricing == "on-demand" and facts.constraints.saves_checkpoints:
+        yield facts.priced("spot", facts.job, pricing="spot")
 
 
 def _layout(facts: Facts) -> Iterator[Advice | None]:
     """Offer the best layout where the user has fixed another."""
     space = facts.constraints.space
     fixed = {} if space is None else space.fixed
-    if not fixed or facts.job.work is None:
-        return
-    flags = ", ".join(f"--{name.replace('_', '-')}" for name in fixed)
-    yield facts.priced(
-        facts.job,
-        space=SearchSpace(),
-        name="layout",
-        change=f"Leave the layout open: {flags} rules out a better one.",
-        rests_on=f"{MODEL}, in the best of all layouts",
-        condition="Where the script can be launched so (advisor plan prints how).",
-        how=How(kind="flag", text=f"leave out {flags}"),
-    )
+    if fixed and facts.job.work is not None:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in fixed)
+        yield facts.priced("layout", facts.job, space=SearchSpace(), flags=flags)
 
 
 def _all_devices(facts: Facts) -> Iterator[Advice | None]:
@@ -418,19 +331,8 @@ def _all_devices(facts: Facts) -> Iterator[Advice | None]:
     if recording is None or job.measured is None or not facts.is_here:
         return
     devices, used = len(recording.host.gpus), job.measured.processes
-    if not job.measured.device.startswith("cuda") or devices <= used:
-        return
-    yield facts.priced(
-        job,
-        devices=devices,
-        name="all-devices",
-        change=f"Train on all {devices} accelerators of this machine: {devices - used} are idle.",
-        rests_on=f"{MODEL}, in the best layout over {devices} devices",
-        condition="Nobody else uses them; the script needs DDP or FSDP (advisor plan prints it).",
-        how=How(kind="flag", text=f"torchrun --standalone --nproc-per-node={devices} SCRIPT"),
-    )
+    if job.measured.device.startswith("cuda") and devices > used:
+        yield facts.priced("all-devices", job, devices=devices, all=devices, idle=devices - used)
 
 
-advise_machines: Final = source(
-    "machines", _threads, _cores, _spot, _layout, _all_devices, needs_work=False
-)
+advise_machines: Final = source(_threads, _cores, _spot, _layout, _all_devices, needs_work=False)

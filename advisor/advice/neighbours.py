@@ -1,17 +1,17 @@
-"""Half a GPU, half the bill: another job on the same device."""
+"""Others on one machine: half a GPU for half the bill, memory that nobody touches."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.advice.facts import Advice, Facts, How
+from advisor.advice.facts import Advice, Facts, worded
 from advisor.answer import Candidate, Estimate, told
 from advisor.collectors import bounded
 from advisor.collectors.errors import printable
@@ -22,7 +22,7 @@ from advisor.machines import suite_device
 from advisor.planners import systems
 from advisor.planners.core import GIB, HOUR_S, MIB, PlanningError
 from advisor.planners.memory import model_state
-from advisor.quantities import QUANTILES, digits, percent_text, seconds_text
+from advisor.quantities import QUANTILES, seconds_text
 
 if TYPE_CHECKING:
     from advisor.planners.systems import Harvest, MeasuredPair, Sharer, Tenant, TouchedWindow
@@ -80,64 +80,50 @@ def read_pairs(path: Path) -> tuple[MeasuredPair, ...]:
         raise UsageError(f"cannot read the pairs {path}: {error}", hint=_PAIRS_HINT) from error
     if not rows:
         raise UsageError(f"{path} has no pair", hint=_PAIRS_HINT)
-    found = []
-    for number, row in enumerate(rows, start=2):
-        try:
-            found.append(
-                systems.MeasuredPair(
-                    first=row["first"].strip(), second=row["second"].strip(),
-                    first_rate=float(row["first_rate"]), second_rate=float(row["second_rate"]),
-                )
-            )  # fmt: skip
-        except (KeyError, AttributeError) as error:
-            raise UsageError(f"{path}, line {number}: no {error}", hint=_PAIRS_HINT) from error
-        except (ValueError, PlanningError) as error:
-            why = printable(str(error))[:200]
-            raise UsageError(f"{path}, line {number}: {why}", hint=_PAIRS_HINT) from error
-    return tuple(found)
+    return tuple(_pair(row, f"{path}, line {number}") for number, row in enumerate(rows, start=2))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
-    """What each of two jobs keeps of its rate beside the other, first the one that is advised."""
+def _pair(row: Mapping[str, str], where: str) -> MeasuredPair:
+    try:
+        return systems.MeasuredPair(
+            first=row["first"].strip(), second=row["second"].strip(),
+            first_rate=float(row["first_rate"]), second_rate=float(row["second_rate"]),
+        )  # fmt: skip
+    except (KeyError, AttributeError) as error:
+        raise UsageError(f"{where}: no {error}", hint=_PAIRS_HINT) from error
+    except (ValueError, PlanningError) as error:
+        why = printable(str(error))[:200]
+        raise UsageError(f"{where}: {why}", hint=_PAIRS_HINT) from error
 
-    # rate, low, high: (2,); over the rates alone, with bounds of the asked coverage [fraction]
-    rate: NDArray[np.float64]
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
-    rests_on: str
+
+# What each of two jobs keeps of its rate beside the other, first the one that is advised: over the
+# rates alone, with bounds of the asked coverage, (2,) each [fraction].
+_Kept = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
 
 
 def kept_by_pairs(
     pairs: Sequence[MeasuredPair], first: str, second: str, coverage: float
-) -> Kept | None:
+) -> _Kept | None:
     """Return what two jobs keep by measured pairs; None where one of them is in no pair.
 
     ``advise --beside RUN --pairs FILE`` answers this.
     """
-    names = {name for pair in pairs for name in (pair.first, pair.second)}
-    if not {first, second} <= names:
+    if not {first, second} <= _named(pairs):
         return None
     rate, log_sd = systems.rates_by_pairs(pairs, first, second)
     reach = np.exp(QUANTILES[coverage] * log_sd)
-    return Kept(
-        rate=rate, low=rate / reach, high=np.minimum(rate * reach, 1.0),
-        rests_on=f"rates beside each other {rate[0]:.2f} and {rate[1]:.2f} of those alone, by "
-        f"{len(pairs)} measured pairs of {len(names)} jobs",
-    )  # fmt: skip
+    return rate, rate / reach, np.minimum(rate * reach, 1.0)
 
 
-def _kept_by_recordings(first: Sharer, second: Sharer, coverage: float) -> Kept:
+def _named(pairs: Sequence[MeasuredPair]) -> set[str]:
+    return {name for pair in pairs for name in (pair.first, pair.second)}
+
+
+def _kept_by_recordings(first: Sharer, second: Sharer, coverage: float) -> _Kept:
     rate = systems.shared_rates([first, second])
     reach = math.exp(QUANTILES[coverage] * _SLOWDOWN_LOG_SD)
     slower = 1.0 / rate - 1.0
-    return Kept(
-        rate=rate, low=1.0 / (1.0 + reach * slower), high=1.0 / (1.0 + slower / reach),
-        rests_on=f"kernels keep the device busy for {percent_text(first.busy_fraction)} and "
-        f"{percent_text(second.busy_fraction)} of a step; rates beside each other "
-        f"{rate[0]:.2f} and "
-        f"{rate[1]:.2f} of those alone (the law that Gavel's measured pairs keep)",
-    )  # fmt: skip
+    return rate, 1.0 / (1.0 + reach * slower), 1.0 / (1.0 + slower / reach)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,29 +200,23 @@ def beside(
     if two is None or not two.fits(is_in_turns=False):
         return None
     now, then = two.alone
-    kept = kept_by_pairs(pairs, facts.job.name, other.name, now.cost_usd.coverage)
-    jobs = (_sharer(facts.job, now), _sharer(other, then))
-    if kept is None and jobs[0] is not None and jobs[1] is not None:
-        kept = _kept_by_recordings(jobs[0], jobs[1], now.cost_usd.coverage)
-    if kept is None:
+    coverage = now.cost_usd.coverage
+    kept = kept_by_pairs(pairs, facts.job.name, other.name, coverage)
+    if kept is not None:
+        return _shared(
+            two, kept, "share-device (pairs)", other=name, pairs=len(pairs),
+            names=len(_named(pairs)),
+        )  # fmt: skip
+    first, second = _sharer(facts.job, now), _sharer(other, then)
+    if first is None or second is None:
         return None
-    return _shared(
-        two, kept, "share-device",
-        f"Share the device with {name}: half a GPU, half the bill while both run.",
-        "CUDA_VISIBLE_DEVICES=0 python train.py &  # and the other one", is_in_turns=False,
-    )  # fmt: skip
+    kept = _kept_by_recordings(first, second, coverage)
+    return _shared(two, kept, "share-device", other=name, first=first, second=second)
 
 
 # One standard deviation of the logarithm of a round: our experiment's three configurations
 # (lab/notes/experiments.md, SwitchFlow's rows: +6, +5 and 0 % of the sum, up to 15 % of one job).
 _ROUND_LOG_SD: Final = 0.1
-_TURNS: Final = """\
-turn = open("/tmp/device0.turn", "w")  # the same file in both scripts; import fcntl
-# around every step, with its batch loaded:
-fcntl.flock(turn, fcntl.LOCK_EX)
-...  # forward, backward, optimizer.step()
-torch.cuda.synchronize(); torch.cuda.empty_cache()
-fcntl.flock(turn, fcntl.LOCK_UN)"""
 
 
 def in_turns(facts: Facts, other: Job, name: str) -> Advice | None:
@@ -256,39 +236,25 @@ def in_turns(facts: Facts, other: Job, name: str) -> Advice | None:
     together_s = systems.round_s(two.tenants, "switchflow")
     rate = np.array([one.step_s for one in two.tenants]) / together_s
     reach = math.exp(QUANTILES[now.cost_usd.coverage] * _ROUND_LOG_SD)
-    input_s, compute_s = ([getattr(one, of) for one in two.tenants]
-                          for of in ("input_s", "compute_s"))  # fmt: skip
-    kept = Kept(
-        rate=rate, low=rate / reach, high=np.minimum(rate * reach, 1.0),
-        rests_on=f"a round in which each makes one step takes {seconds_text(together_s)}: "
-        f"computing {seconds_text(compute_s[0])} and {seconds_text(compute_s[1])} in turns, "
-        "loading "
-        f"{seconds_text(input_s[0])} and {seconds_text(input_s[1])} beside it (one after the "
-        "other "
-        f"{seconds_text(systems.round_s(two.tenants, 'sessions'))}); rates {rate[0]:.2f} and "
-        f"{rate[1]:.2f} of those alone",
-    )  # fmt: skip
     return _shared(
-        two, kept, "take-turns",
-        f"Take turns on the device with {name}, step by step: one computes while the other loads.",
-        _TURNS, is_in_turns=True,
+        two, (rate, rate / reach, np.minimum(rate * reach, 1.0)), "take-turns", other=name,
+        together_s=together_s, apart_s=systems.round_s(two.tenants, "sessions"),
     )  # fmt: skip
 
 
-def _shared(
-    two: _Two, kept: Kept, name: str, change: str, how: str, *, is_in_turns: bool
-) -> Advice:
+def _shared(two: _Two, kept: _Kept, name: str, **figures: Any) -> Advice:
     """Return advice on two jobs that keep such rates on one device."""
-    now = two.alone[0]
+    now, (rate, low, high) = two.alone[0], kept
     alone_s = [one.training_time_h.value * HOUR_S for one in two.alone]
-    usual, least, most = (
-        systems.pair_bill(alone_s, rate.tolist()) for rate in (kept.rate, kept.high, kept.low)
-    )
-    needed = systems.needed_bytes(two.tenants, is_in_turns=is_in_turns)
+    usual, least, most = (systems.pair_bill(alone_s, one.tolist()) for one in (rate, high, low))
+    needed = systems.needed_bytes(two.tenants, is_in_turns=name == "take-turns")
+    words = worded(
+        name, rate=rate, tenants=two.tenants, needed=needed, there=two.device_bytes, usual=usual,
+        preempted=_preempted(two), **figures,
+    )  # fmt: skip
+    parts = ("name", "input_s", "compute_s", "weight_bytes", "transient_bytes")
     return Advice(
-        name=name,
-        source="colocation",
-        change=change,
+        **words,
         time_saved_h=_saved(
             now.training_time_h,
             [float(one.finish_s[0]) / alone_s[0] for one in (usual, least, most)],
@@ -298,20 +264,9 @@ def _shared(
         ),
         time_factor=float(usual.finish_s[0]) / alone_s[0],
         cost_factor=float(usual.bill_fraction[0]),
-        evidence="formula",
-        rests_on=f"{kept.rests_on}; {digits(needed / GIB)} GiB of "
-        f"{digits(two.device_bytes / GIB)}",
-        condition=f"Where both wait to be run: together they take {seconds_text(usual.device_s)} "
-        f"of the device, one after the other {seconds_text(usual.device_s_apart)}. "
-        f"{_preempted(two)}",
-        how=How(kind="lines" if is_in_turns else "flag", text=how),
         details={
-            "rates": kept.rate.tolist(),
-            "needed_bytes": needed,
-            "jobs": [
-                told(one, ("name", "input_s", "compute_s", "weight_bytes", "transient_bytes"))
-                for one in two.tenants
-            ],
+            "rates": rate.tolist(), "needed_bytes": needed,
+            "jobs": [told(one, parts) for one in two.tenants],
         },
     )  # fmt: skip
 
@@ -362,9 +317,6 @@ def _sharer(job: Job, on: Candidate) -> Sharer | None:
     if not (0.0 < busy <= 1.0 and kernels > 0):
         return None
     return systems.sharer(busy, busy * on.step_time_s.value / kernels)
-
-
-# Memory that the job holds and does not touch: what a limit with swap would give to others.
 
 
 # The memory is taken by a control group's soft limit, to swap on a local solid-state disk.
@@ -418,43 +370,16 @@ def _advice(facts: Facts, recording: Recording, found: Harvest, windows: int) ->
     )
     slower = 1.0 + found.loss_fraction
     spread = math.exp(QUANTILES[facts.now.cost_usd.coverage] * _LOSS_LOG_SD)
-    limit = math.ceil(found.limit_bytes / MIB)
+    sizes = ("limit_bytes", "resident_bytes", "touched_bytes", "harvested_bytes")
     return Advice(
-        name="harvest-memory",
-        source="harvesting",
-        change=f"Let others have {digits(found.harvested_bytes / GIB)} GiB of its memory: it "
-        "holds "
-        f"{digits(found.resident_bytes / GIB)} GiB and touches "
-        f"{digits(found.touched_bytes / GIB)} GiB.",
-        time_saved_h=None,
-        cost_saved_usd=None,
-        time_factor=slower,
-        cost_factor=slower * min(after / before, 1.0),
-        evidence="measured",
-        rests_on=f"{windows} windows of up to {max(one.window_s for one in recording.touched):.0f}"
-        f" s; pages untouched for {digits(found.age_s)} s come back at a loss of "
-        f"{percent_text(found.loss_fraction, 1)} "
-        f"({percent_text(found.loss_fraction / spread, 1)} to "
-        f"{percent_text(found.loss_fraction * spread, 1)}) from a solid-state disk; at most "
-        f"{percent_text(systems.MOST_LOSS, 1)} is allowed",
-        condition="For what it did while it was recorded; what it touches later comes back as "
-        "slowly, and the kernel may take other pages than the oldest. Pays where memory is shared "
-        "or billed; a machine rented whole costs the same.",
-        how=How(
-            kind="flag", text=f"systemd-run --scope -p MemoryHigh={limit}M ...  # with swap on"
+        **facts.worded(
+            "harvest-memory", found=found, windows=windows, most=systems.MOST_LOSS,
+            longest=max(one.window_s for one in recording.touched),
+            low=found.loss_fraction / spread, high=found.loss_fraction * spread,
+            limit=math.ceil(found.limit_bytes / MIB),
         ),
-        details={
-            **told(
-                found,
-                (
-                    "limit_bytes",
-                    "resident_bytes",
-                    "touched_bytes",
-                    "harvested_bytes",
-                    "age_s",
-                    "loss_fraction",
-                ),
-            ),
-            "fault_s": systems.FAULT_S[_SWAP],
-        },
-    )
+        time_saved_h=None, cost_saved_usd=None, time_factor=slower,
+        cost_factor=slower * min(after / before, 1.0),
+        details=told(found, (*sizes, "age_s", "loss_fraction"))
+        | {"fault_s": systems.FAULT_S[_SWAP]},
+    )  # fmt: skip

@@ -1,4 +1,7 @@
-"""The arithmetic of the model: precision, compilation, attention."""
+"""The arithmetic of a step: precision, compilation and attention, its samples, the optimizer.
+
+Of models that were described, not run: what of the training software could be chosen otherwise.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from advisor.advice.facts import Advice, Cut, Facts, How, cut_of, faster_by, saved, source, without
+from advisor.advice.facts import Advice, Cut, Facts, cure_words, cut_of, faster_by, source, without
 from advisor.advice.script import SourceScript, argument, has_argument
 from advisor.ask import JobSpec, SetupRequest
 from advisor.collectors.format import Columns, rows_of
@@ -19,13 +22,8 @@ from advisor.machines import accelerator_devices, host_device
 from advisor.planners.core import Operator, PlanningError, Precision, select
 from advisor.planners.layouts import SearchSpace
 from advisor.planners.step import is_of_wide_groups, runs_as
-from advisor.planners.systems import NoiseScale
-from advisor.quantities import QUANTILES, digits, percent_text, seconds_text
+from advisor.quantities import QUANTILES, digits
 
-MODEL: Final = "the device model, asked with the recorded operators"
-_AUTOCAST: Final = """\
-with torch.autocast(device_type="{}", dtype=torch.{}):
-    loss = ...  # forward and loss"""
 _SCALER: Final = """
 scaler.scale(loss).backward()  # scaler = torch.amp.GradScaler("cuda")
 scaler.step(optimizer)
@@ -41,20 +39,12 @@ _SCORES: Final = ("aten::_softmax", "aten::_softmax_backward_data")
 
 
 def _half_precision(facts: Facts) -> Iterator[Advice | None]:
-    assert facts.job.work is not None
-    if facts.job.work.precision not in ("fp32", "tf32"):
+    if facts.work.precision not in ("fp32", "tf32"):
         return
-    device = "cuda" if facts.has_accelerators else "cpu"
-    half = _half(facts)
+    device, half = "cuda" if facts.has_accelerators else "cpu", _half(facts)
     dtype, after = ("float16", _SCALER) if half == "fp16" else ("bfloat16", "")
     yield facts.priced(
-        _in(facts, half),
-        name="mixed-precision",
-        change=f"Train in {half}: torch.autocast(..., dtype=torch.{dtype}).",
-        rests_on=MODEL,
-        condition="The loss must be watched: some models need fp32 in a layer or two.",
-        how=How(kind="lines", text=_AUTOCAST.format(device, dtype) + after),
-        is_model_kept=False,
+        "mixed-precision", _in(facts, half), half=half, dtype=dtype, device=device, after=after
     )
 
 
@@ -68,58 +58,28 @@ def _half(facts: Facts) -> Precision:
 
 def _full_precision(facts: Facts) -> Iterator[Advice | None]:
     """Offer fp32 where the machine does not compute in 16 bits: they are converted."""
-    assert facts.job.work is not None
-    if facts.job.work.precision not in ("bf16", "fp16") or facts.has_accelerators:
-        return
-    yield facts.priced(
-        _in(facts, "fp32"),
-        name="full-precision",
-        change="Train in fp32 on processors that convert 16-bit numbers for every product.",
-        rests_on=MODEL,
-        condition="On a processor without 16-bit products; accelerators keep autocast.",
-        how=How(kind="lines", text='enabled = device.type != "cpu"  # for torch.autocast'),
-    )
+    if facts.work.precision in ("bf16", "fp16") and not facts.has_accelerators:
+        yield facts.priced("full-precision", _in(facts, "fp32"))
 
 
 def _tf32(facts: Facts) -> Iterator[Advice | None]:
-    assert facts.job.work is not None
-    if facts.job.work.precision != "fp32" or not facts.has_accelerators:
+    if facts.work.precision != "fp32" or not facts.has_accelerators:
         return
     script = SourceScript.of(facts.recording)
-    if script is not None and script.mentions("allow_tf32", "set_float32_matmul_precision"):
-        return
-    yield facts.priced(
-        _in(facts, "tf32"),
-        name="tf32",
-        change='Let fp32 products run in TF32: torch.set_float32_matmul_precision("high").',
-        rests_on=MODEL,
-        condition="NVIDIA from Ampere on; 10 bits of mantissa in place of 23. bf16 gains more.",
-        how=How(kind="lines", text='torch.set_float32_matmul_precision("high")'),
-        is_model_kept=False,
-    )
+    if script is None or not script.mentions("allow_tf32", "set_float32_matmul_precision"):
+        yield facts.priced("tf32", _in(facts, "tf32"))
 
 
 def _compiled(facts: Facts) -> Iterator[Advice | None]:
-    assert facts.job.work is not None
-    work = facts.job.work
-    if work.setup.kernels != "eager" or work.transformer is None:
-        return
-    yield facts.priced(
-        job_from_spec(JobSpec(), SetupRequest(kernels="compiled"), job=facts.job),
-        name="compile",
-        change="Compile the model: torch.compile(model).",
-        rests_on=MODEL,
-        condition="The first step takes minutes more, and every new shape compiles again.",
-        how=How(kind="lines", text="model = torch.compile(model)"),
-    )
+    if facts.work.setup.kernels == "eager" and facts.work.transformer is not None:
+        yield facts.priced("compile", _with(facts, kernels="compiled"))
 
 
 def _channels_last(facts: Facts) -> Iterator[Advice | None]:
     """Offer the layout of tensor cores where convolutions in 16 bits have PyTorch's usual one."""
-    work, now = facts.job.work, facts.now
+    work, now = facts.work, facts.now
     script = SourceScript.of(facts.recording)
     steps = now.breakdown.get("steps")
-    assert work is not None
     flop = float(work.operators.flop.sum())
     convolved = float(work.operators.flop[np.isin(work.operators.kind, _CONVOLUTIONS)].sum())
     if work.precision not in ("bf16", "fp16") or not facts.has_accelerators or steps is None:
@@ -136,24 +96,7 @@ def _channels_last(facts: Facts) -> Iterator[Advice | None]:
     if least <= 0.0:
         return
     sd = math.log(most / least) / (2.0 * QUANTILES[0.9])
-    yield Advice(
-        name="channels-last",
-        change="Keep images and weights in channels-last order, as tensor cores take them.",
-        time_saved_h=saved(now.training_time_h, 1.0 - usual, sd),
-        cost_saved_usd=saved(now.cost_usd, 1.0 - usual, sd),
-        time_factor=1.0 - usual,
-        cost_factor=1.0 - usual,
-        evidence="table",
-        rests_on="ResNet-50 in 16 bits on a V100: 22 % faster, other networks 8 to 35 % "
-        "(PyTorch's "
-        f"tutorial on memory formats); {percent_text(share)} of the job computes",
-        condition="Convolutional networks in 16 bits.",
-        how=How(
-            kind="lines",
-            text="model = model.to(memory_format=torch.channels_last)\n"
-            "images = images.to(memory_format=torch.channels_last)",
-        ),
-    )
+    yield facts.advised("channels-last", 1.0 - usual, 1.0 - usual, sd, share=share)
 
 
 def _of_wide_groups(operators: Columns) -> float:
@@ -169,33 +112,15 @@ def _of_wide_groups(operators: Columns) -> float:
 
 def _fused_attention(facts: Facts) -> Iterator[Advice | None]:
     """Offer PyTorch's fused attention where scores are written out, as recorded or described."""
-    job, work = facts.job, facts.job.work
-    assert work is not None
-    if work.setup.attention != "unfused":
+    job, setup = facts.job, facts.work.setup
+    if setup.attention != "unfused":
         return
-    usual = {
-        "name": "fused-attention",
-        "change": "Compute attention with F.scaled_dot_product_attention: scores stay on chip.",
-        "condition": "Where the scores themselves are not needed.",
-        "how": How(
-            kind="lines", text="y = F.scaled_dot_product_attention(q, k, v, is_causal=...)"
-        ),
-    }
     if job.measured is None and not job.is_rehearsed:
-        flash = job_from_spec(JobSpec(), SetupRequest(attention="flash"), job=job)
-        yield facts.priced(flash, rests_on=MODEL, **usual)  # type: ignore[arg-type]
+        yield facts.priced("fused-attention", _with(facts, attention="flash"))
         return
     cut = cut_of(facts, _is_of_scores)
-    if cut is None or work.setup.has_adapters:
-        return
-    yield facts.priced(
-        without(job, cut),
-        evidence="measured",
-        rests_on=f"softmax, mask and dropout of the scores: {percent_text(cut.share, 1)} of "
-        "the recorded step; "
-        "the products stay",
-        **usual,  # type: ignore[arg-type]
-    )
+    if cut is not None and not setup.has_adapters:
+        yield facts.priced("fused-attention (recorded)", without(job, cut), cut=cut)
 
 
 def _is_of_scores(name: str, _: str, shapes: str) -> bool:
@@ -213,8 +138,8 @@ def _fast_kernels(facts: Facts) -> Iterator[Advice | None]:
     A kernel is priced as one pass over all that the loop reads and writes, and two backward: it
     keeps the state on chip, so that it takes less.
     """
-    job, work, recording = facts.job, facts.job.work, facts.recording
-    if recording is None or work is None or not recording.fallbacks or not job.is_rehearsed:
+    job, work, recording = facts.job, facts.work, facts.recording
+    if recording is None or not recording.fallbacks or not job.is_rehearsed:
         return
     calls = _LOOPED * max(len(work.layers), 1)
     made = work.operators
@@ -231,20 +156,20 @@ def _fast_kernels(facts: Facts) -> Iterator[Advice | None]:
     if not kernels:
         return
     share = float(made.bytes[looped].sum() / made.bytes.sum())
-    names = " ".join(recording.fallbacks)
+    changed = replace(work, operators=made.keeping(~looped, *kernels))
     yield facts.priced(
-        replace(job, work=replace(work, operators=made.keeping(~looped, *kernels)), fallback=""),
-        name="fast-kernels",
-        change=f"Install {names} on the rented machine (no more than this).",
-        rests_on=f"{percent_text(share)} of the traced bytes are those of a loop over time steps, "
-        "which a kernel passes over once, and twice backward",
-        condition="Where the library then takes its kernels: the first real step shows it.",
-        how=How(kind="flag", text=f"pip install {names}"),
-    )
+        "fast-kernels", replace(job, work=changed, fallback=""), share=share,
+        names=" ".join(recording.fallbacks),
+    )  # fmt: skip
 
 
 def _in(facts: Facts, precision: Precision) -> Job:
     return job_from_spec(JobSpec(precision=precision), job=facts.job)
+
+
+def _with(facts: Facts, **chosen: Any) -> Job:
+    """Return the job with other software."""
+    return job_from_spec(JobSpec(), SetupRequest(**chosen), job=facts.job)
 
 
 def moved_once(parameters: float, numbers: float, calls: float) -> Operator:
@@ -262,7 +187,6 @@ def moved_once(parameters: float, numbers: float, calls: float) -> Operator:
 
 
 advise_software: Final = source(
-    "software",
     _half_precision,
     _full_precision,
     _tf32,
@@ -273,44 +197,19 @@ advise_software: Final = source(
 )
 
 
-# The samples of a step: the batch, passes that could be one, gradients that are sent.
-
-
 def _larger(facts: Facts) -> Iterator[Advice | None]:
     """Offer twice the batch; where gradients were seen, with the samples that it needs more."""
     job, twice = facts.job, 2 * facts.job.global_batch
     changed = job_from_spec(JobSpec(batch=twice), job=job)
-    rests_on = f"{MODEL}, for as many samples as now"
-    condition = (
-        "Below the critical batch: the gradient noise scale is unknown, since one gradient norm "
-        "a step was seen; profile with --workers 2 to know it. Tune the learning rate again."
-    )
-    if job.noise is not None:
-        more = job.noise.more_samples(job.global_batch, twice)
-        steps, epochs = changed.total_steps * more, changed.epochs * more
-        changed = replace(changed, total_steps=steps, epochs=epochs)
-        rests_on = (
-            f"{MODEL}; {percent_text(more - 1)} more samples by the gradient noise scale of "
-            f"{_scale(job.noise)} ({job.noise.steps} recorded steps)"
-        )
-        condition = (
-            "The noise scale is that of the recorded steps and grows while a model trains; tune "
-            "the learning rate again."
-        )
+    if job.noise is None:
+        yield facts.priced("batch", changed, twice=twice)
+        return
+    more = job.noise.more_samples(job.global_batch, twice)
+    steps, epochs = changed.total_steps * more, changed.epochs * more
     yield facts.priced(
-        changed,
-        name="batch",
-        change=f"--batch {twice}, with the learning rate tuned again.",
-        rests_on=rests_on,
-        condition=condition,
-        how=How(kind="flag", text=f"--batch {twice}"),
-        is_model_kept=False,
-    )
-
-
-def _scale(noise: NoiseScale) -> str:
-    end = "no upper end" if noise.high is None else digits(noise.high)
-    return f"{digits(noise.samples)} samples ({digits(noise.low)} to {end})"
+        "batch (noise)", replace(changed, total_steps=steps, epochs=epochs), twice=twice,
+        more=more - 1, end="no upper end" if job.noise.high is None else digits(job.noise.high),
+    )  # fmt: skip
 
 
 def _one_pass(facts: Facts) -> Iterator[Advice | None]:
@@ -324,20 +223,9 @@ def _one_pass(facts: Facts) -> Iterator[Advice | None]:
     if recording.accumulation_steps != deep.micro_batches:
         return  # several losses of each micro-batch
     yield facts.priced(
-        facts.job,
-        space=replace(space, accumulation_steps=1),
-        name="one-pass",
-        change=f"Do all {deep.samples} samples of a step in one pass: do not accumulate over "
-        f"{deep.micro_batches}.",
-        rests_on=f"{MODEL}: what a pass takes whatever its size is paid once",
-        condition="The activations of all samples must fit into memory; batch normalisation sees "
-        "other batches.",
-        how=How(
-            kind="lines",
-            text=f"batch_size = {deep.samples // max(recording.world_size, 1)}\n"
-            "gradient_accumulation_steps = 1",
-        ),
-    )
+        "one-pass", facts.job, space=replace(space, accumulation_steps=1), deep=deep,
+        each=deep.samples // max(recording.world_size, 1),
+    )  # fmt: skip
 
 
 def _no_sync(facts: Facts) -> Iterator[Advice | None]:
@@ -347,21 +235,11 @@ def _no_sync(facts: Facts) -> Iterator[Advice | None]:
         return
     passes, seen = recording.accumulation_steps, job.measured
     sent = recording.communication.get("payload_bytes_per_step", 0.0)
-    assert job.work is not None
-    if passes < 2 or seen.exchange_s <= 0 or sent < 1.5 * job.work.gradient_bytes:
+    if passes < 2 or seen.exchange_s <= 0 or sent < 1.5 * facts.work.gradient_bytes:
         return
     spared = seen.exchange_s * (1.0 - 1.0 / passes)
-    yield facts.priced(
-        replace(job, measured=replace(seen, step_s=seen.step_s - spared,
-                                      exchange_s=seen.exchange_s - spared)),
-        name="no-sync",
-        change=f"Exchange gradients once a step, not in each of {passes} passes.",
-        evidence="measured",
-        rests_on=f"{digits(sent / 1e6)} MB sent a step for gradients of "
-        f"{digits(job.work.gradient_bytes / 1e6)} MB; that took {seconds_text(seen.exchange_s)}",
-        condition="Where every pass but the last is wrapped.",
-        how=How(kind="lines", text="with model.no_sync():  # for all passes but the last"),
-    )  # fmt: skip
+    left = replace(seen, step_s=seen.step_s - spared, exchange_s=seen.exchange_s - spared)
+    yield facts.priced("no-sync", replace(job, measured=left), passes=passes, sent=sent)
 
 
 def _buckets(facts: Facts) -> Iterator[Advice | None]:
@@ -379,18 +257,9 @@ def _buckets(facts: Facts) -> Iterator[Advice | None]:
         return
     wanted, exposed_s = 4, 1e-9 * exposed_ns
     yield facts.priced(
-        faster_by(job, exposed_s * (1.0 - 1.0 / wanted)),
-        name="gradient-buckets",
-        change=f"Send gradients in buckets of {digits(size / wanted / 2**20)} MB while others are "
-        "still computed.",
-        rests_on=f"one bucket of {digits(size / 2**20)} MB: {seconds_text(exposed_s)} of its "
-        "exchange "
-        "are behind the backward pass; of n buckets the last alone is (Li et al., VLDB 2020)",
-        condition="Large messages: below about 1 MB latency eats the gain.",
-        how=How(
-            kind="lines", text=f"DDP(model, bucket_cap_mb={max(size / wanted / 2**20, 1):.0f})"
-        ),
-    )
+        "gradient-buckets", faster_by(job, exposed_s * (1.0 - 1.0 / wanted)), size=size,
+        each=size / wanted, exposed_s=exposed_s, cap=max(size / wanted / 2**20, 1),
+    )  # fmt: skip
 
 
 def _gradient_view(facts: Facts) -> Iterator[Advice | None]:
@@ -410,56 +279,16 @@ def _gradient_view(facts: Facts) -> Iterator[Advice | None]:
     text = "DDP(model, gradient_as_bucket_view=True)"
     if script is not None and len(calls) == 1 and not has_argument(calls[0], "static_graph"):
         text = script.with_arguments(calls[0], gradient_as_bucket_view="True")
-    yield facts.priced(
-        faster_by(job, moved / device.memory_bytes_per_s),
-        name="gradient-view",
-        change="Let DDP's gradients be views of its buckets: gradient_as_bucket_view=True.",
-        rests_on=f"{digits(moved / 1e6)} MB a step are not copied, at "
-        f"{digits(device.memory_bytes_per_s / 1e9)} GB/s",
-        condition="Unless gradients are detached in place; it saves their memory too.",
-        how=How(kind="lines", text=text),
-    )
+    changed = faster_by(job, moved / device.memory_bytes_per_s)
+    yield facts.priced("gradient-view", changed, moved=moved, device=device, text=text)
 
 
-advise_batches: Final = source("batches", _larger, _one_pass, _no_sync, _buckets, _gradient_view)
+advise_batches: Final = source(_larger, _one_pass, _no_sync, _buckets, _gradient_view)
 
 
-# Models that were described, not run: what of the training software could be chosen otherwise.
-
-
-_MODEL: Final = "the device model, asked about the described model in other software"
 # Training from scratch takes about 20 tokens a parameter (Hoffmann et al., 2022); with fewer
 # tokens than parameters a model is being tuned.
 _TUNED_BELOW: Final = 1.0
-_RANK: Final = 16
-
-# Name, what is chosen, the change, the condition, the flag, whether the model is kept.
-_CURES: Final[tuple[tuple[str, dict[str, Any], str, str, str, bool], ...]] = (
-    ("fused-kernels", {"kernels": "fused"},
-     "Use fused kernels for norms, activations and losses (Liger, Megatron).",
-     "Where kernels exist for the model's family.", "--kernels fused", True),
-    ("bf16-weights", {"weights": "bf16"},
-     "Keep weights, gradients and moments in bf16.",
-     "With stochastic rounding, or small learning rates lose updates.", "--weights bf16", False),
-    ("adafactor", {"optimizer": "adafactor"},
-     "Use Adafactor: a row and a column of state a matrix.",
-     "Its learning rate is tuned anew.", "--optimizer adafactor", False),
-    ("overlap", {"overlaps": True},
-     "Reduce gradients behind the backward pass.",
-     "DDP and FSDP do so by default.", "--overlap", True),
-)  # fmt: skip
-_TUNING: Final[tuple[tuple[str, dict[str, Any], str, str, str, bool], ...]] = (
-    ("lora", {"adapter_rank": _RANK},
-     f"Train low-rank adapters of rank {_RANK} (LoRA) in place of all weights.",
-     "For tuning; compare with full tuning on your own task.", f"--lora {_RANK}", False),
-    ("qlora", {"adapter_rank": _RANK, "base_bits": 4},
-     f"Train adapters of rank {_RANK} beside weights in 4 bits (QLoRA).",
-     "For tuning, where memory decides: products are slower.", f"--lora {_RANK} --base-bits 4",
-     False),
-    ("freeze", {"frozen_fraction": 0.5},
-     "Freeze the first half of the layers.",
-     "For tuning on data like that of the first training.", "--frozen 50%", False),
-)  # fmt: skip
 
 
 def _other_software(facts: Facts) -> Iterator[Advice | None]:
@@ -469,25 +298,22 @@ def _other_software(facts: Facts) -> Iterator[Advice | None]:
         return
     tokens = job.total_steps * job.global_batch * work.transformer.sequence
     is_tuned = tokens < _TUNED_BELOW * work.parameters
-    for name, chosen, change, condition, flag, is_kept in _CURES + (_TUNING if is_tuned else ()):
+    for name, words in cure_words().items():
+        chosen = words.get("setup")
+        if chosen is None or (words.get("is_for_tuning") and not is_tuned):
+            continue
         if all(getattr(work.setup, of) == value for of, value in chosen.items()) or (
             is_tuned and work.setup.has_adapters
         ):
             continue
         try:
-            changed = job_from_spec(JobSpec(), SetupRequest(**chosen), job=job)
+            changed = _with(facts, **chosen)
         except (AdvisorError, PlanningError):
             continue  # contradicts what is chosen already
-        yield facts.priced(
-            changed, name=name, change=change, rests_on=_MODEL,
-            condition=condition, how=How(kind="flag", text=flag), is_model_kept=is_kept,
-        )  # fmt: skip
+        yield facts.priced(name, changed)
 
 
-advise_described: Final = source("described", _other_software)
-
-
-# The optimizer's update: fused kernels, fewer bytes of state, gradients that are dropped.
+advise_described: Final = source(_other_software)
 
 
 # Fused updates of PyTorch (torch.optim, ``fused=``), and the fp32 numbers of a parameter that one
@@ -528,17 +354,11 @@ def _fused(facts: Facts) -> Iterator[Advice | None]:
         return
     instead_s = update.bytes / (_IN_PLACE * device.memory_bytes_per_s)
     instead_s += _FUSED_CALL_S + tensors * _FUSED_TENSOR_S
+    changed = without(job, cut, instead=(update,), instead_s=min(instead_s, cut.seconds))
     yield facts.priced(
-        without(job, cut, instead=(update,), instead_s=min(instead_s, cut.seconds)),
-        name="fused-optimizer",
-        change=f"Update the parameters in one kernel: {sorted(names)[0]}(..., fused=True).",
-        evidence="measured",
-        rests_on=f"the update took {percent_text(cut.share, 1)} of the recorded step in "
-        f"{sum(cut.calls.values()):,} operators; fused it moves "
-        f"{digits(update.bytes / 1e6)} MB once",
-        condition="Parameters of floating point on a CPU or GPU; not beside foreach=True.",
-        how=How(kind="lines", text=_fused_lines(facts, names)),
-    )
+        "fused-optimizer", changed, optimizer=sorted(names)[0], cut=cut, update=update,
+        calls=sum(cut.calls.values()), text=_fused_lines(facts, names),
+    )  # fmt: skip
 
 
 def _as_timed(cut: Cut, update_s: float | None, step_s: float) -> Cut:
@@ -566,22 +386,8 @@ def _fused_lines(facts: Facts, names: set[str]) -> str:
 
 def _eight_bits(facts: Facts) -> Iterator[Advice | None]:
     """Offer 8-bit moments where Adam's fp32 ones are kept on accelerators."""
-    assert facts.job.work is not None
-    if facts.job.work.setup.optimizer != "adamw" or not facts.has_accelerators:
-        return
-    yield facts.priced(
-        job_from_spec(JobSpec(), SetupRequest(optimizer="adamw-8bit"), job=facts.job),
-        name="8-bit-optimizer",
-        change="Keep Adam's moments in 8 bits: bitsandbytes.optim.AdamW8bit.",
-        rests_on=f"{MODEL}; 2 bytes of state a parameter in place of 8 (Dettmers et al., 2022)",
-        condition="NVIDIA GPUs; embeddings are best kept in 32 bits.",
-        how=How(
-            kind="lines",
-            text="import bitsandbytes\n"
-            "optimizer = bitsandbytes.optim.AdamW8bit(model.parameters(), lr=...)",
-        ),
-        is_model_kept=False,
-    )
+    if facts.work.setup.optimizer == "adamw" and facts.has_accelerators:
+        yield facts.priced("8-bit-optimizer", _with(facts, optimizer="adamw-8bit"))
 
 
 def _dropped_gradients(facts: Facts) -> Iterator[Advice | None]:
@@ -594,17 +400,9 @@ def _dropped_gradients(facts: Facts) -> Iterator[Advice | None]:
     cut = cut_of(
         facts, lambda name, _, shapes: name in _ZEROS and shapes.split(",")[0] in gradients
     )
-    if not calls or cut is None:
-        return
-    yield facts.priced(
-        without(facts.job, cut),
-        name="drop-gradients",
-        change="Drop gradients in place of zeroing them: zero_grad(set_to_none=True).",
-        evidence="measured",
-        rests_on=f"zeroing gradients took {percent_text(cut.share, 1)} of the recorded step",
-        condition="Unless code reads .grad between zero_grad and backward.",
-        how=How(kind="lines", text=script.with_arguments(*calls, set_to_none="True")),
-    )
+    if calls and cut is not None:
+        text = script.with_arguments(*calls, set_to_none="True")
+        yield facts.priced("drop-gradients", without(facts.job, cut), cut=cut, text=text)
 
 
 def _gradient_sizes(facts: Facts) -> set[str]:
@@ -617,4 +415,4 @@ def _gradient_sizes(facts: Facts) -> set[str]:
     return {size for shapes in updates for size in shapes.split(",") if size}
 
 
-advise_optimizers: Final = source("optimizers", _fused, _eight_bits, _dropped_gradients)
+advise_optimizers: Final = source(_fused, _eight_bits, _dropped_gradients)

@@ -2,9 +2,9 @@ from .candidate import Answer as Answer
 from .candidate import Bottleneck as Bottleneck
 from .candidate import Candidate as Candidate
 from .candidate import Command as Command
+from .candidate import Estimate as Estimate
 from .candidate import TrainingUnits as TrainingUnits
 from .candidate import Utilisation as Utilisation
-from .estimate import Estimate as Estimate
 from .json_records import SCHEMA_VERSION as SCHEMA_VERSION
 from .json_records import Recorded as Recorded
 from .json_records import fitted as fitted

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from advisor import show
-from advisor.answer.candidate import Candidate
-from advisor.answer.estimate import Estimate
+from advisor.answer.candidate import Candidate, Estimate
 from advisor.answer.json_records import SCHEMA_VERSION, Recorded
 from advisor.answer.offers import Offer
 from advisor.words import Claim, answer_line

@@ -388,6 +388,10 @@ Found = TypeVar("Found")
 SPACE: Final = SearchSpace(schedules=("1f1b", "interleaved"))
 
 
+# Devices that are calibrated alone, in place of with the whole fleet.
+_FEW: Final = 2
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCase:
     """A job with steps, over a fleet of machines."""
@@ -456,12 +460,18 @@ class StepCase:
     def calibrated(self, device: Integers) -> tuple[Floats, Floats]:
         """Return what to add to ln(step) by the operators' law, and its deviation, by device.
 
-        Asked of the whole fleet at once: the process of errors is a product with all its rows.
+        Many are asked of the whole fleet at once: the process of errors is a product with all its
+        rows. One or two, of a changed job on the machines that were chosen, are asked alone.
 
         ``device``: rows of the fleet's devices.
         """
-        factor, log_sd = self.once(("calibrated",), lambda: self.calibrated_on(self.fleet.devices))
-        return factor[device], log_sd[device]
+        key: tuple[object, ...] = ("calibrated",)
+        on, place, asked = self.fleet.devices, device, np.unique(device)
+        if asked.size <= _FEW and key not in self.seen:
+            key = *key, asked.tobytes()
+            on, place = on.take(asked), np.searchsorted(asked, device)
+        factor, log_sd = self.once(key, lambda: self.calibrated_on(on))
+        return factor[place], log_sd[place]
 
     def calibrated_on(self, devices: Sequence[Device]) -> tuple[Floats, Floats]:
         """Return the same on devices that the fleet need not have, each (n_devices,)."""
@@ -538,5 +548,5 @@ def machine_key(case: StepCase, row: int) -> tuple[object, ...]:
     """Return what two types must have in common to take equally long for every layout."""
     fleet = case.fleet
     columns = (fleet.device, fleet.per_node, fleet.domain_machines, fleet.intra_bytes_per_s,
-               fleet.network_bytes_per_s, fleet.is_rdma, fleet.host_memory_bytes)  # fmt: skip
+               fleet.network_bytes_per_s, fleet.is_rdma, fleet.memory_bytes)  # fmt: skip
     return tuple(column[row].item() for column in columns)

@@ -1,4 +1,23 @@
-"""Changes that would change the answer: each is asked of the same estimate."""
+"""What would change the answer, what its error is known to be, and which short runs would tell.
+
+Changes are asked of the same estimate. How far estimates of such jobs were off on such hardware
+is as it was stored when last measured:
+
+======================================  ================= =======================================
+how the job is known                    protocol          asked as
+======================================  ================= =======================================
+described, never run, one device        ``described``     a description, accelerator left out
+described transformer, several devices  ``layouts``       as typed, its table left out
+fine-tuned transformer, described       ``finetune``      model, batch, GPUs, the model left out
+several runs elsewhere, one device      ``gpu``           all its other runs, its chip left out
+one run or recording on a GPU           ``instance``      one run on a T4, the GPU never seen
+recorded on a CPU, or rehearsed         ``recorded``      image networks, the GPU left out
+described, days on many devices         ``campaigns``     whole training runs, family left out
+======================================  ================= =======================================
+
+All but the last are errors of a step. What no protocol asks as the user does, on as many
+devices, is said to be unmeasured, in words. The figures ship in ``datasets/accuracy``.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +30,20 @@ from functools import cache
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from advisor import data
 from advisor.advice import Advice, Facts, facts_on
 from advisor.advice import cures_for as cures
 from advisor.answer import Candidate, Estimate, KnownError, ProbeAdvice, ProposedChange
 from advisor.ask import Constraints
-from advisor.catalogue import Accelerator, Catalogue, Offers
+from advisor.catalogue import Catalogue, Offers
 from advisor.collectors import bounded
 from advisor.collectors.format import Recording
 from advisor.estimate import Predictor, TimeColumns, offer_of
 from advisor.jobs import NO_LENGTH, Job
 from advisor.learned import worthwhile
 from advisor.machines import suite_device
+from advisor.rank.renting import Integers
 from advisor.rank.rows import Rows
 from advisor.words import card_name
 
@@ -67,16 +86,17 @@ def relaxed(
     ``rejected``: candidates by what ruled them out.
     """
     found = []
-    if request.budget_usd is not None and rejected.get("over_budget"):
-        budget = 2.0 * request.budget_usd
-        more = ask(0, budget_usd=budget)
-        if more and _gains(more.training_time_h, front[0].training_time_h):
-            found.append(_change("budget", f"--budget {budget:g}", more, chosen))
-    if request.deadline_h is not None and rejected.get("over_deadline"):
-        deadline = 2.0 * request.deadline_h
-        more = ask(-1, deadline_h=deadline)
-        if more and _gains(more.cost_usd, front[-1].cost_usd):
-            found.append(_change("deadline", f"--deadline {deadline:g}h", more, chosen))
+    for name, limit, place, of, now in (
+        ("budget", "budget_usd", 0, "training_time_h", front[:1]),
+        ("deadline", "deadline_h", -1, "cost_usd", front[-1:]),
+    ):
+        bound = getattr(request, limit)
+        if bound is None or not rejected.get(f"over_{name}"):
+            continue
+        more = ask(place, **{limit: 2.0 * bound})
+        if more and _gains(getattr(more, of), getattr(now[0], of)):
+            flag = f"--{name} {2.0 * bound:g}{'h' if name == 'deadline' else ''}"
+            found.append(_change(name, flag, more, chosen))
     return tuple(found)
 
 
@@ -115,16 +135,16 @@ def _proposed(one: Advice, facts: Facts) -> ProposedChange | None:
         return None
     words = one.change.removesuffix(".")
     do = words[:1].lower() + words[1:]
+    then = one.then or facts.now
+    found = _change(one.name, do, then, facts.now)
     if one.then is not None:
-        return _change(one.name, do, one.then, facts.now)
-    return ProposedChange(
-        name=one.name,
-        do=do,
-        training_time_h=facts.now.training_time_h.scaled(one.time_factor),
-        cost_usd=facts.now.cost_usd.scaled(one.cost_factor),
-        time_factor=one.time_factor,
-        cost_factor=one.cost_factor,
-    )
+        return found
+    factors = one.time_factor, one.cost_factor
+    return replace(
+        found, time_factor=factors[0], cost_factor=factors[1],
+        training_time_h=then.training_time_h.scaled(factors[0]),
+        cost_usd=then.cost_usd.scaled(factors[1]),
+    )  # fmt: skip
 
 
 def _repicked(
@@ -175,35 +195,8 @@ def _device(job: Job, chosen: Candidate, here: Candidate | None) -> tuple[Propos
     offer, _ = chosen.configuration.parts[0]
     if job.told is None or not job.told.change or offer.accelerator is None or here is None:
         return ()
-    return (
-        ProposedChange(
-            name="device",
-            do=f"the script as it is, on this machine; for a GPU {job.told.change} "
-            f"({job.told.reason})",
-            training_time_h=here.training_time_h,
-            cost_usd=here.cost_usd,
-            time_factor=here.training_time_h.value / chosen.training_time_h.value,
-            cost_factor=1.0,
-        ),
-    )
-
-
-# How far estimates of such jobs were off on such hardware, as it was stored when last measured.
-#
-# ======================================  ================= =======================================
-# how the job is known                    protocol          asked as
-# ======================================  ================= =======================================
-# described, never run, one device        ``described``     a description, accelerator left out
-# described transformer, several devices  ``layouts``       as typed, its table left out
-# fine-tuned transformer, described       ``finetune``      model, batch, GPUs, the model left out
-# several runs elsewhere, one device      ``gpu``           all its other runs, its chip left out
-# one run or recording on a GPU           ``instance``      one run on a T4, the GPU never seen
-# recorded on a CPU, or rehearsed         ``recorded``      image networks, the GPU left out
-# described, days on many devices         ``campaigns``     whole training runs, family left out
-# ======================================  ================= =======================================
-#
-# All but the last are errors of a step. What no protocol asks as the user does, on as many
-# devices, is said to be unmeasured, in words. The figures ship in ``datasets/accuracy``.
+    do = f"the script as it is, on this machine; for a GPU {job.told.change} ({job.told.reason})"
+    return (replace(_change("device", do, here, chosen), cost_factor=1.0),)
 
 
 _ERROR: Final = ": median APE"
@@ -270,30 +263,34 @@ def known_error(job: Job, one: Candidate, catalogue: Catalogue) -> KnownError | 
     """
     name = one.configuration.parts[0][0].accelerator if one.configuration.parts else None
     own = None if name is None else catalogue.accelerators.get(name)
-    known = how_known(job, devices=_devices(one))
+    devices = _devices(one)
+    known, band, of = how_known(job, devices=devices), device_band(devices), "step"
     protocol, jobs = ASKED[known]
     if own is None or protocol is None:
         return None
-    if known in ("laid out", "fine-tuned"):
-        return _error_of_band(known, job, one, own, catalogue)
-    # The other protocols' rows are of one device.
-    if _devices(one) > 1:
-        return None
+    is_long = job.total_source != NO_LENGTH and one.training_time_h.value > _CAMPAIGN_H
+    if known == "laid out" and is_long and devices > _BANDS[1]:
+        protocol, jobs, band, of = "campaigns", "whole training runs", "all sizes", "whole job"
+    elif protocol not in _BY_BAND and devices > 1:
+        return None  # its rows are of one device
     record, day = stored_errors(protocol)
-    found = errors_told(record, catalogue).get(own.architecture)
+    key = f"{own.architecture}, {band}" if protocol in _BY_BAND else own.architecture
+    found = _overall(record) if of == "whole job" else errors_told(record, catalogue).get(key)
     if found is None:
         return None
     error, accelerators, rows = found
     return KnownError(
-        family=f"{own.vendor} {own.architecture}",
-        median_ape_fraction=error,
-        accelerators=accelerators,
-        rows=rows,
-        protocol=protocol,
-        day=day,
-        jobs=jobs,
-        devices=device_band(1),
-    )
+        family=f"{own.vendor} {own.architecture}", median_ape_fraction=error,
+        accelerators=accelerators, rows=rows, protocol=protocol, day=day, jobs=jobs, devices=band,
+        of=of,
+    )  # fmt: skip
+
+
+def _overall(record: Mapping[str, Any]) -> tuple[float, int, int] | None:
+    """Return the error of all rows of a protocol, as ``errors_told`` does of a family."""
+    found = record.get("overall", {})
+    error, rows = found.get("median_ape_fraction"), int(found.get("rows", 0))
+    return None if error is None or rows < _LEAST_ROWS else (float(error), 0, rows)
 
 
 def errors_told(
@@ -314,32 +311,6 @@ def errors_told(
         name: (statistics.median(e for e, _ in own), len(own), sum(rows for _, rows in own))
         for name, own in found.items()
     }
-
-
-def _error_of_band(
-    known: str, job: Job, one: Candidate, own: Accelerator, catalogue: Catalogue
-) -> KnownError | None:
-    """Return the error of transformers by the number of devices, or of whole campaigns."""
-    protocol, jobs = ASKED[known]
-    band, of = device_band(_devices(one)), "step"
-    prefix = f"{own.architecture}, {band}"
-    is_long = job.total_source != NO_LENGTH and one.training_time_h.value > _CAMPAIGN_H
-    if known == "laid out" and is_long and _devices(one) > _BANDS[1]:
-        protocol, jobs, of, prefix = "campaigns", "whole training runs", "whole job", "overall"
-    record, day = stored_errors(protocol or "")
-    if of == "whole job":
-        found = record.get("overall", {})
-        error, rows = found.get("median_ape_fraction"), int(found.get("rows", 0))
-        band = "all sizes"
-    else:
-        error, _, rows = errors_told(record, catalogue).get(prefix, (None, 0, 0))
-    if error is None or rows < _LEAST_ROWS:
-        return None
-    return KnownError(
-        family=f"{own.vendor} {own.architecture}", median_ape_fraction=float(error),
-        accelerators=0, rows=rows, protocol=protocol or "", day=day, jobs=jobs, devices=band,
-        of=of,
-    )  # fmt: skip
 
 
 def _devices(one: Candidate) -> float:
@@ -397,12 +368,8 @@ def _figures_by_name(record: Mapping[str, Any]) -> Iterator[tuple[str, float, in
             yield name, float(figures[name + _ERROR]), int(figures[name + _ROWS])
 
 
-# Which short real runs would help most to choose among a job's candidates.
-
-
-Integers = NDArray[np.int64]
-
 MINUTES: Final = 6.0  # to start a machine, load the data and see some hundred steps
+_FIGURES: Final = ("price_usd", "gain_usd", "log_sd_before", "log_sd_after")
 _MOST: Final = 2
 _CONSIDERED: Final = 300  # candidates nearest to being chosen: the others are never the answer
 
@@ -435,16 +402,9 @@ def advise(
     for probe in found:
         same = np.flatnonzero(columns.type_index[at] == probe.instance_type)
         cheapest = near[same[np.argmin(price[same])]]
-        advice.append(
-            ProbeAdvice(
-                offer=offer_of(predictor.catalogue, offers, int(rows.offer[cheapest])),
-                minutes=MINUTES,
-                price_usd=probe.price_usd,
-                gain_usd=probe.gain_usd,
-                log_sd_before=probe.log_sd_before,
-                log_sd_after=probe.log_sd_after,
-            )
-        )
+        figures = {name: getattr(probe, name) for name in _FIGURES}
+        offer = offer_of(predictor.catalogue, offers, int(rows.offer[cheapest]))
+        advice.append(ProbeAdvice(offer=offer, minutes=MINUTES, **figures))
     return tuple(advice)
 
 

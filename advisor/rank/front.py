@@ -29,11 +29,8 @@ from numpy.typing import ArrayLike, NDArray
 from advisor.answer import Candidate, Estimate
 from advisor.ask import Constraints
 from advisor.learned import SHARED
-from advisor.rank.renting import USUALLY, WEIGHTS, Renting
+from advisor.rank.renting import USUALLY, WEIGHTS, Booleans, Floats, Integers, Renting
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-Booleans = NDArray[np.bool_]
 Pick = int | Literal["here"]
 
 # A person has to rent machines, bring the script there and fetch the results: nobody who has done

@@ -2,7 +2,8 @@
 
 Equal machines are asked of the same estimate as everything else (``Predictor.step_columns``): on
 all of them, in every family of layouts that can be told apart, and on fewer. Machines of several
-types are asked of the ways that join them (``estimate.best``), and of each type alone.
+types are asked of the ways that join them (``estimate.best``), and of each type alone. The whole
+job's time, cost and goodput stand beside the step.
 """
 
 from __future__ import annotations
@@ -66,9 +67,6 @@ from advisor.words import input_words
 Beside = list[tuple[BesideWay, Answer]]
 
 
-# What ``advisor plan`` is asked: a job, the machines that are given, and what may be chosen.
-
-
 @dataclass(frozen=True, kw_only=True)
 class PlanQuestion:
     """What ``advisor plan`` is asked."""
@@ -125,9 +123,6 @@ class PlanQuestion:
         return work.transformer is not None and not work.layers
 
 
-# The whole job on machines that are given: its time, cost and goodput beside the step.
-
-
 def whole_job(
     question: PlanQuestion, columns: TimeColumns, row: int, price_usd_per_h: float | None,
     machines: Mapping[str, int],
@@ -182,9 +177,6 @@ def with_whole_job(question: PlanQuestion, choice: Answer, places: Sequence[Plac
     price = choice.configuration.price_usd_per_h
     found = whole_job(question, columns, 0, None if math.isnan(price) else price, choice.machines)
     return replace(choice, **found)
-
-
-# One group of equal machines that are given: its answers as choices of a plan, or why none.
 
 
 DEGREES: Final = {"tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert"}

@@ -29,10 +29,7 @@ from numpy.typing import NDArray
 from advisor.catalogue import Offers, TypeColumns
 from advisor.estimate import SideCosts, StepCase
 from advisor.machines import host_fits
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-Booleans = NDArray[np.bool_]
+from advisor.rank.renting import Booleans, Floats, Integers
 
 # Most types of a cluster of which there is a number, and offers of one place that are combined so.
 _MOST_TYPES: Final = 4
@@ -169,12 +166,17 @@ def _can_join(case: StepCase, offers: Offers, types: TypeColumns) -> Booleans:
 
 def _places(offers: Offers, types: TypeColumns) -> Integers:
     """Return a number for every place: provider, region and way to pay."""
-    names = [types.provider[offers.type_index], offers.region_index, offers.pricing]
-    codes = [np.unique(np.asarray(x), return_inverse=True)[1] for x in names]
-    if not len(offers):
-        return np.zeros(0, dtype=np.int64)
-    joined = (codes[0] * (codes[1].max() + 1) + codes[1]) * (codes[2].max() + 1) + codes[2]
-    return np.asarray(joined, dtype=np.int64)
+    return _alike(types.provider[offers.type_index], offers.region_index, offers.pricing)
+
+
+def _alike(*columns: NDArray[np.generic]) -> Integers:
+    """Return a number for rows that have the same in all columns, in the order of these."""
+    codes = np.zeros(len(columns[0]), dtype=np.int64)
+    for values in columns:
+        distinct, code = np.unique(np.asarray(values), return_inverse=True)
+        # Kept small, so that the next product does not overflow.
+        codes = np.unique(codes * max(distinct.size, 1) + code, return_inverse=True)[1]
+    return codes
 
 
 def _undominated(beats: Booleans, i: Integers, j: Integers) -> Booleans:
@@ -222,17 +224,11 @@ def _beats(case: StepCase, rows: Integers, hourly: Floats, offers: Offers) -> Bo
 def _same_machines(first: Integers, second: Integers, once: Floats, offers: Offers) -> Integers:
     """Return a number for what differs in price only: types, way to pay, removals, quotas."""
     band = np.nan_to_num(offers.spot_interruption_band, nan=5.0)
-    codes = np.zeros(first.size, dtype=np.int64)
-    for values in (
+    return _alike(
         offers.type_index[first], offers.type_index[second], offers.pricing[first],
         band[first], band[second], once, offers.max_instances[first],
         offers.max_instances[second],
-    ):  # fmt: skip
-        distinct, code = np.unique(values, return_inverse=True)
-        codes = codes * distinct.size + code
-        # Kept small, so that the next product does not overflow.
-        codes = np.unique(codes, return_inverse=True)[1]
-    return np.asarray(codes, dtype=np.int64)
+    )  # fmt: skip
 
 
 def _cheapest(group: Integers, price: Floats) -> Integers:

@@ -32,12 +32,9 @@ from advisor.planners.core import select
 from advisor.quantities import hours_text, percent_text, usd_text
 from advisor.rank.changes import advise
 from advisor.rank.front import CONFIDENCE, apart, distinct, near_any, pareto_front, spread_out
-from advisor.rank.renting import WEIGHTS, Renting, asking_h
-from advisor.rank.rows import Rows, price_rows
+from advisor.rank.renting import WEIGHTS, Floats, Integers, Renting, asking_h
+from advisor.rank.rows import Rows, counted_out, price_rows
 from advisor.rank.search import AskedRows, mixed_rows, promising_columns
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 _NEAREST_SHOWN: Final = 3
 # Alternatives that are named: the same machines elsewhere, and other machines.
@@ -69,13 +66,11 @@ class Listed:
         self.rejected: Counter[str] = Counter()
         self.rows, self.feasible = self._priced(asked)
         self._count(asked, wanted)
-        self._add_mixed()
-        rows = self.rows
         at_once = rented_at_once(predictor.catalogue.types, self.offers)
-        equal = slice(0, rows.size - len(rows.mixed))
+        self.request_h = asking_h(request, at_once[self.rows.offer], self.rows.machines)
+        self._add_mixed(for_best_value=for_best_value)
         # Clusters of several types are asked for: nothing is waited for.
-        self.request_h = np.zeros(rows.size)
-        self.request_h[equal] = asking_h(request, at_once[rows.offer[equal]], rows.machines[equal])
+        self.request_h = np.pad(self.request_h, (0, len(self.rows.mixed)))
         self._draw()
 
     def _priced(self, asked: AskedRows) -> tuple[Rows, Integers]:
@@ -88,17 +83,15 @@ class Listed:
             rows = with_spot_ways(job, request, self.predictor, offers, side, self.columns, rows)
         cost = rows.cost_usd * rows.kept("billed_h", request.confidence, request.coverage)
         deadline_h = request.deadline_h or np.inf
-        left = np.ones(rows.size, dtype=bool)
-        for reason, holds in (
+        left = counted_out(
+            self.rejected,
             ("over_quota", ~rows.is_in_quota),
             ("over_hourly", rows.usd_per_h(offers) > request.most_usd_per_h),
             ("no_checkpoints", rows.is_spot & (not request.saves_checkpoints)),
             ("dominated", rows.is_hopeless),
             ("over_deadline", rows.is_late(deadline_h, request.confidence, request.coverage)),
             ("over_budget", cost > (request.budget_usd or np.inf)),
-        ):
-            self.rejected[reason] += int(np.count_nonzero(left & holds))
-            left &= ~holds
+        )
         return rows, np.flatnonzero(left)
 
     def _count(self, asked: AskedRows, wanted: OfferFilter) -> None:
@@ -115,7 +108,7 @@ class Listed:
         absent = self.rejected["no_price"] + self.rejected["not_offered"]
         self.considered = int(crossed.sum()) + ways + absent
 
-    def _add_mixed(self) -> None:
+    def _add_mixed(self, *, for_best_value: bool) -> None:
         """Look at unlike machines as asked for, else where equal ones fall short.
 
         They do where none of them keeps the constraints, or where there are not enough of a type:
@@ -126,7 +119,10 @@ class Listed:
         if not (is_short if request.mixed is None else request.mixed):
             return
         steady = rows.time_h[self.feasible], rows.cost_usd[self.feasible]
-        found = mixed_rows(self.job, request, self.predictor, self.offers, self.side, steady)
+        found = mixed_rows(
+            self.job, request, self.predictor, self.offers, self.side, steady,
+            least_worth=self._least_worth(), for_best_value=for_best_value,
+        )  # fmt: skip
         if found is not None:
             self.considered += found.considered
             self.rejected.update(found.rejected)
@@ -134,16 +130,32 @@ class Listed:
             behind = np.arange(rows.size, self.rows.size)
             self.feasible = np.concatenate([self.feasible, behind])
 
+    def _least_worth(self) -> dict[str, float]:
+        """Return what each pick is worth at least among equal machines that surely keep limits."""
+        able = self.feasible
+        if (late := self._late()) is not None:
+            able = able[~late[able]]
+        least = {}
+        for one in WEIGHTS:
+            worth = self.renting.worth(one, *self._judged(able))
+            least[one] = float(np.fmin.reduce(worth, initial=np.inf))
+        return least
+
+    def _late(self) -> NDArray[np.bool_] | None:
+        """Say which rows miss the deadline with the confidence, or that of picks; None: none."""
+        request = self.request
+        if request.deadline_h is None:
+            return None
+        confidence = request.confidence or CONFIDENCE
+        return self.rows.is_late(request.deadline_h, confidence, request.coverage)
+
     def _draw(self) -> None:
         """Draw the front, and choose what is worth a line and what is shown."""
         rows, feasible = self.rows, self.feasible
         on_front = pareto_front(rows.time_h[feasible], rows.cost_usd[feasible])
         undominated = feasible[on_front]
         kept = self._worth_a_line(undominated)
-        late = None
-        if self.request.deadline_h is not None:
-            confidence = self.request.confidence or CONFIDENCE
-            late = rows.is_late(self.request.deadline_h, confidence, self.request.coverage)
+        late = self._late()
         sure = feasible[:0] if late is None else self._within_deadline(undominated, late)
         picked = self._picked(sure, late)
         # A plan by the deadline counts, whatever may be over sooner for less without one; so does
@@ -176,7 +188,7 @@ class Listed:
         """
         rows = self.rows
         equal = self.feasible[~rows.is_mixed(self.feasible)]
-        is_planned = np.isfinite(rows.late_fraction()[equal])
+        is_planned = np.isfinite(rows.completions.late_fraction[rows.done[equal]])
         able = equal[(np.isin(equal, front) | is_planned) & ~late[equal]]
         return able[np.argsort(rows.cost_usd[able], kind="stable")][:1]
 
@@ -195,10 +207,14 @@ class Listed:
 
     def _best(self, names: Iterable[str], places: Integers) -> dict[str, int]:
         """Return the row that each pick names among some, of which there is at least one."""
+        judged = self._judged(places)
+        return {one: int(places[self.renting.best(one, *judged)]) for one in names}
+
+    def _judged(self, places: Integers) -> tuple[Floats, Floats, Integers, Floats]:
+        """Return what picks judge rows by: time [h], cost [USD], machines, wait for them [h]."""
         rows, worst = self.rows, self.rows.worst(places)
         judged = rows.time_h[places] * worst, rows.cost_usd[places] * worst
-        others = rows.machines[places], self.request_h[places]
-        return {one: int(places[self.renting.best(one, *judged, *others)]) for one in names}
+        return *judged, rows.machines[places], self.request_h[places]
 
     def _shown(self, first: Integers) -> Integers:
         """Return as many rows as asked for: those that picks name, then the others."""
@@ -242,11 +258,11 @@ class Listed:
                 self.offers, self.side, parts=one.parts, coverage=request.coverage, rank=rank,
             )  # fmt: skip
             return self._with_person(mixed, row)
-        completion, place = rows.completion_of(row)
+        place = int(rows.done[row])
         found = self.predictor.candidate(
-            self.job, self.columns, completion, self.offers, self.side,
+            self.job, self.columns, rows.completions, self.offers, self.side,
             offer_row=int(rows.offer[row]), column=int(rows.column[row]), completion_row=place,
-            coverage=request.coverage, rank=rank, steady=rows.completions[0],
+            coverage=request.coverage, rank=rank, steady=rows.completions,
         )  # fmt: skip
         found = self._with_person(found, row)
         if request.with_direct_costs and self.predictor.learned is not None:
@@ -255,7 +271,7 @@ class Listed:
                 self.offers, int(rows.offer[row]), request.coverage,
             )  # fmt: skip
             found = replace(found, cost_direct_usd=cost)
-        is_planned = np.isfinite(completion.late_fraction[place])
+        is_planned = np.isfinite(rows.completions.late_fraction[place])
         # What costs and lasts as much as a plan does not keep the deadline as surely.
         return found if is_planned else replace(found, alternatives=self._alternatives(row))
 

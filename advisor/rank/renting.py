@@ -44,8 +44,10 @@ from advisor.answer import Recorded
 from advisor.ask import Constraints
 from advisor.catalogue import REQUEST_H
 
+# Columns of the ranking.
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+Booleans = NDArray[np.bool_]
 
 WEIGHTS: Final = {"best_value": 1.0, "cheapest": 0.0, "fastest": 2.0}
 # A further machine takes a network, a launcher and shared data: as many times the work of one.

@@ -6,27 +6,26 @@ cluster of several types is a row behind all of equal machines.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 
 from advisor.answer import Answer
 from advisor.ask import Constraints
 from advisor.catalogue import Offers
 from advisor.estimate import Completion, SideCosts, TimeColumns, on_demand, on_spot
 from advisor.jobs import Job
+from advisor.planners.core import concatenate
 from advisor.quantities import REACH_90
 from advisor.rank.front import Front, pareto_front
+from advisor.rank.renting import Booleans, Floats, Integers
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-Booleans = NDArray[np.bool_]
-
-# A group of several types is no row of the offers, of the columns or of the completions.
+# A group of several types is no row of the offers or of the columns.
 _NONE: Final = -1
 
 
@@ -34,7 +33,6 @@ _NONE: Final = -1
 class MixedRow:
     """A mixed cluster with what it takes, in one row of columns."""
 
-    time_h: float
     cost_usd: float
     parts: tuple[tuple[int, int], ...]  # rows of the offers, and machines of each
     choice: Answer
@@ -61,12 +59,10 @@ class Rows:
     # (n,); spot rows that on-demand ones beat even if nothing is ever taken away, and those of the
     # same machines at a higher price; they are not replayed
     is_hopeless: Booleans
-    # the first has one row a row of the time columns: the machines that stay. The others have the
-    # rows of spot offers, by the way to complete the job.
-    completions: tuple[Completion, ...]
-    # completed_by, completed_at: (n,); which of them has the row, and where
-    completed_by: Integers
-    completed_at: Integers
+    # what the job takes: first one row a row of the time columns, on machines that stay; then
+    # those of the rows of spot offers, by the way to complete the job, and of several types
+    completions: Completion
+    done: Integers  # (n,); row of the completions
     mixed: tuple[MixedRow, ...] = ()
 
     @property
@@ -82,10 +78,6 @@ class Rows:
         """Return a cluster of several types."""
         return self.mixed[row - self.size]
 
-    def completion_of(self, row: int) -> tuple[Completion, int]:
-        """Return the completions among which ``row`` has its own, and its place there."""
-        return self.completions[int(self.completed_by[row])], int(self.completed_at[row])
-
     def usd_per_h(self, offers: Offers) -> Floats:
         """Return the price of all machines of every row of equal ones [USD/h]."""
         return np.asarray(offers.price_usd_per_h[self.offer] * self.machines)
@@ -98,19 +90,10 @@ class Rows:
         """Return ``"finish_h"`` or ``"billed_h"`` over what is expected, kept with a probability.
 
         Half a log-normal on each side of the expected value, as ``Estimate.above``; ``coverage``
-        is that of the completions. 1 of what is as expected (None), and of several types.
+        is that of the completions. 1 of what is as expected (None).
         """
-        factors = [kept_factor(getattr(c, bounds), confidence, coverage) for c in self.completions]
-        return self._of_completions(factors, 1.0)
-
-    def late_fraction(self) -> Floats:
-        """Return with which probability a plan by the deadline misses it; nan without a plan."""
-        return self._of_completions([one.late_fraction for one in self.completions], np.nan)
-
-    def _of_completions(self, values: Sequence[Floats], other: float) -> Floats:
-        begin = np.cumsum([0, *(len(one) for one in values)])
-        found = np.concatenate(values)[begin[self.completed_by] + self.completed_at]
-        return np.where(self.completed_by == _NONE, other, np.nan_to_num(found, nan=other))
+        factor = kept_factor(getattr(self.completions, bounds), confidence, coverage)
+        return np.nan_to_num(factor[self.done], nan=1.0)
 
     def is_late(self, deadline_h: float, confidence: float | None, coverage: float) -> Booleans:
         """Say which rows miss a deadline: expected (None), or with the confidence asked for.
@@ -120,47 +103,52 @@ class Rows:
         late = self.time_h * self.kept("finish_h", confidence, coverage) > deadline_h
         if confidence is None:
             return np.asarray(late)
-        planned = self.late_fraction()
+        planned = self.completions.late_fraction[self.done]
         return np.where(np.isnan(planned), late, planned > 1.0 - confidence)
 
     def with_way(self, completion: Completion, like: Integers, cost_usd: Floats) -> Rows:
         """Return the rows with some of them behind, completed in another way."""
-        added = {name: getattr(self, name)[like] for name in _COLUMNS} | {
-            "time_h": completion.finish_h[:, 1],
-            "cost_usd": cost_usd,
-            "is_hopeless": np.zeros(like.shape, dtype=bool),
-            "completed_by": np.full(like.shape, len(self.completions)),
-            "completed_at": np.arange(like.size),
-        }
-        return self._joined(added, completions=(*self.completions, completion))
+        return self._joined(completion, cost_usd, is_hopeless=False, **{
+            name: getattr(self, name)[like] for name in _COLUMNS
+        })  # fmt: skip
 
     def with_mixed(self, found: Sequence[MixedRow]) -> Rows:
         """Return the rows with clusters of several types behind."""
-        none = np.full(len(found), _NONE)
-        added = {
-            **dict.fromkeys(("offer", "column", "completed_by", "completed_at"), none),
-            **dict.fromkeys(("is_spot", "is_hopeless"), none == 0),
-            "is_in_quota": none < 0,
-            "time_h": [one.time_h for one in found],
-            "cost_usd": [one.cost_usd for one in found],
-            "log_sd": [one.columns.log_sd[0] for one in found],
-            "is_extrapolating": [one.columns.is_extrapolating[0] for one in found],
-            "machines": [sum(number for _, number in one.parts) for one in found],
-            "kind": -1 - np.arange(len(found)),
-        }
-        return self._joined(added, completions=self.completions, mixed=tuple(found))
+        if not found:
+            return self
+        columns, kinds = concatenate([one.columns for one in found]), -1 - np.arange(len(found))
+        return self._joined(
+            concatenate([one.completion for one in found]), [one.cost_usd for one in found],
+            is_hopeless=False, offer=_NONE, column=_NONE, is_spot=False, is_in_quota=True,
+            log_sd=columns.log_sd, is_extrapolating=columns.is_extrapolating,
+            machines=columns.count, kind=kinds, mixed=tuple(found),
+        )  # fmt: skip
 
-    def _joined(self, added: dict[str, Any], **others: Any) -> Rows:
-        for name in _COLUMNS:
+    def _joined(self, completion: Completion, cost_usd: ArrayLike, **added: Any) -> Rows:
+        """Return the rows with others behind, of these columns, which complete the job so."""
+        time_h = completion.finish_h[:, 1]
+        done = len(self.completions.way) + np.arange(time_h.size)
+        others = {"mixed": added.pop("mixed", self.mixed)}
+        for name, rows in (added | {"time_h": time_h, "cost_usd": cost_usd, "done": done}).items():
             own = getattr(self, name)
-            others[name] = np.concatenate([own, np.asarray(added[name], own.dtype)])
-        return Rows(**others)
+            behind = np.broadcast_to(np.asarray(rows, own.dtype), time_h.shape)
+            others[name] = np.concatenate([own, behind])
+        return Rows(completions=concatenate([self.completions, completion]), **others)
 
 
+# What a row has of its offer and its machines, however the job is completed.
 _COLUMNS: Final = (
-    "offer", "column", "time_h", "cost_usd", "log_sd", "kind", "machines", "is_extrapolating",
-    "is_spot", "is_in_quota", "is_hopeless", "completed_by", "completed_at",
+    "offer", "column", "log_sd", "kind", "machines", "is_extrapolating", "is_spot", "is_in_quota",
 )  # fmt: skip
+
+
+def counted_out(rejected: Counter[str], *reasons: tuple[str, Booleans]) -> Booleans:
+    """Return the rows that no reason holds for; the others are counted by the first that does."""
+    left = np.ones(reasons[0][1].shape, dtype=bool)
+    for reason, holds in reasons:
+        rejected[reason] += int(np.count_nonzero(left & holds))
+        left &= ~holds
+    return left
 
 
 def kept_factor(bounds: Floats, confidence: float | None, coverage: float) -> Floats:
@@ -193,8 +181,7 @@ def price_rows(
     cost = side.charged_h(offer, steady.billed_h[column, 1]) * price + once
     is_spot = (offers.pricing == "spot")[offer]
     hopeless = np.zeros(len(offer), dtype=bool)
-    completions = [steady]
-    completed_by, completed_at = np.zeros(len(offer), dtype=np.int64), column.copy()
+    completions, done = steady, column.copy()
     is_in_quota = columns.count[column] <= offers.max_instances[offer]
     if is_spot.any() and request.saves_checkpoints:
         bands = np.nan_to_num(offers.spot_interruption_band, nan=-1.0)[offer]
@@ -205,8 +192,8 @@ def price_rows(
         band = offers.spot_interruption_band[offer[replayed]]
         if replayed.size:
             spot = on_spot(job, columns, column[replayed], band, request.coverage)
-            completions.append(spot)
-            completed_by[replayed], completed_at[replayed] = 1, np.arange(replayed.size)
+            completions = concatenate([steady, spot])
+            done[replayed] = len(columns.count) + np.arange(replayed.size)
             time_h[replayed] = spot.finish_h[:, 1]
             billed_h = side.charged_h(offer[replayed], spot.billed_h[:, 1])
             cost[replayed] = billed_h * price[replayed] + once[replayed]
@@ -215,7 +202,7 @@ def price_rows(
         kind=columns.type_index[column], machines=columns.count[column],
         is_extrapolating=columns.is_extrapolating[column], is_spot=is_spot,
         is_in_quota=is_in_quota, is_hopeless=hopeless & np.isfinite(time_h),
-        completions=tuple(completions), completed_by=completed_by, completed_at=completed_at,
+        completions=completions, done=done,
     )  # fmt: skip
 
 

@@ -18,7 +18,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -49,17 +51,17 @@ from advisor.machines import ClusterGroup, alike, group_of_type
 from advisor.planners.core import HOUR_S, concatenate, put, select
 from advisor.providers import SHORTEST_BILL_H, charged_h
 from advisor.rank.front import Front, pareto_front
-from advisor.rank.renting import Renting, asking_h
-from advisor.rank.rows import MixedRow, kept_factor
+from advisor.rank.renting import Booleans, Floats, Integers, Renting, asking_h
+from advisor.rank.rows import MixedRow, counted_out, kept_factor
 
 if TYPE_CHECKING:
     from advisor.rank.group_offers import MixedOffers
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-Booleans = NDArray[np.bool_]
 Machines = tuple[tuple[int, int], ...]
+_Answered = tuple[float, tuple[Answer | None, TimeColumns]]
 
+# Picks that may name what is dominated: less work for a person than what beats it.
+_JUDGED: Final = ("best_value", "fastest")
 # Candidates asked before the others' bounds are held against what they take.
 _AT_ONCE: Final = 8
 # Clusters asked, most promising first, where nobody asked for mixed ones: some seconds.
@@ -75,8 +77,12 @@ class _Bounded(ABC):
 
     time_h: Floats
     cost_usd: Floats
+    count: Integers  # of machines
     is_open: Booleans
     known: Front
+    renting: Renting
+    # the least T^w c known of what surely keeps the limits, by pick: see ``renting``
+    least_worth: dict[str, float]
 
     def run(self) -> None:
         """Ask until no bound of an open candidate is below all that is known."""
@@ -96,6 +102,22 @@ class _Bounded(ABC):
     @abstractmethod
     def closed(self, reason: str, rows: Integers) -> None:
         """Keep why candidates are no longer looked at."""
+
+    def late_h(self, usd_per_h: Floats, once_usd: Floats | float) -> Floats:
+        """Return when each takes longer than something known and costs more; inf: never [h]."""
+        cost = (self.known.cost_usd[:, None] - once_usd) / np.maximum(usd_per_h, 1e-12)
+        late_h = np.maximum(self.known.time_h[:, None], cost)
+        return np.asarray(late_h.min(axis=0, initial=np.inf))
+
+    def may_be(self, pick: str, rows: Integers) -> Booleans:
+        """Say which candidates a pick may name, by their bounds."""
+        return np.asarray(self.worth(pick, rows) <= self.least_worth[pick])
+
+    def worth(self, pick: str, rows: Integers) -> Floats:
+        """Return a bound from below on what a pick judges candidates by."""
+        some = self.time_h[rows], self.cost_usd[rows], self.count[rows]
+        with np.errstate(invalid="ignore"):
+            return np.nan_to_num(self.renting.worth(pick, *some), nan=np.inf)
 
     def close(self, reason: str, rows: Integers) -> None:
         """Stop looking at candidates, those of them that are open."""
@@ -216,25 +238,22 @@ def promising_columns(
     return kinds.of_types(search.columns, asked)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Searched:
-    """What is known of a job's rows whatever the limits, kept with the case."""
+# What is known of a job's rows whatever the limits, kept with the case: a first look, and the best
+# layouts of those that were searched; where a search may give another answer; and bounds from
+# below on the time [h].
+_Searched = tuple[TimeColumns, Booleans, Floats]
 
-    columns: TimeColumns  # a first look, and the best layouts of those that were searched
-    is_open: Booleans  # (n,); a search may give another answer
-    time_h: Floats  # (n,); bounds from below [h]
 
-    @classmethod
-    def first(cls, asked: AskedRows, predictor: Predictor, case: StepCase) -> _Searched:
-        """Return what can be said of every row at little cost."""
-        columns = predictor.corrected(asked.job, first_look(case, *asked.rows))
-        is_open = improvable(case, columns)
-        rows = np.flatnonzero(is_open)
-        time_h = np.full(len(columns.count), np.inf)
-        bound = least_step_s(case, columns, rows)
-        before = np.nan_to_num(columns.startup_s + columns.data_in_s)[rows]
-        time_h[rows] = (bound * asked.job.paid_steps + before) / HOUR_S
-        return cls(columns=columns, is_open=is_open, time_h=time_h)
+def _first(asked: AskedRows, predictor: Predictor, case: StepCase) -> _Searched:
+    """Return what can be said of every row at little cost."""
+    columns = predictor.corrected(asked.job, first_look(case, *asked.rows))
+    is_open = improvable(case, columns)
+    rows = np.flatnonzero(is_open)
+    time_h = np.full(len(columns.count), np.inf)
+    bound = least_step_s(case, columns, rows)
+    before = np.nan_to_num(columns.startup_s + columns.data_in_s)[rows]
+    time_h[rows] = (bound * asked.job.paid_steps + before) / HOUR_S
+    return columns, is_open, time_h
 
 
 class _EqualSearch(_Bounded):
@@ -245,11 +264,12 @@ class _EqualSearch(_Bounded):
         self.type_index, self.count = asked.rows
         self.key = ("searched", asked.types.tobytes(), asked.counts.tobytes())
         if self.key not in case.seen:
-            case.seen[self.key] = _Searched.first(asked, predictor, case)
+            case.seen[self.key] = _first(asked, predictor, case)
         self.before: _Searched = case.seen[self.key]
-        columns = select(self.before.columns, np.arange(len(self.count)))  # its own: written to
+        # Its own: written to.
+        own = select(self.before[0], np.arange(len(self.count)))
+        columns, self.is_open, self.time_h = own, self.before[1].copy(), self.before[2].copy()
         self.columns, request = columns, asked.request
-        self.is_open, self.time_h = self.before.is_open.copy(), self.before.time_h.copy()
         self.is_settled = ~self.is_open
         self.known = Front()
         limits = (request.budget_usd, request.deadline_h, request.confidence)
@@ -259,8 +279,7 @@ class _EqualSearch(_Bounded):
         self.most_at_once = rented_at_once(predictor.catalogue.types, asked.offers)
         surplus = predictor.side_costs(asked.job, asked.offers).surplus_usd_per_h
         self.usd_per_h = asked.offers.price_usd_per_h + surplus
-        # the least T^w c known of what surely keeps the limits, by pick: see ``renting``
-        self.least_worth = dict.fromkeys(("best_value", "fastest"), np.inf)
+        self.least_worth = dict.fromkeys(_JUDGED, np.inf)
         self._price(asked.request.most_usd_per_h)
         self._learn(np.flatnonzero((columns.status == 0) & np.isfinite(columns.step_s)))
         self.close_where(
@@ -271,10 +290,11 @@ class _EqualSearch(_Bounded):
 
     def keep(self) -> None:
         """Keep with the case what was found, for the same job under other limits."""
-        is_open = self.before.is_open & ~self.is_settled
+        before, was_open, _ = self.before
+        is_open = was_open & ~self.is_settled
         unsearched = np.flatnonzero(is_open)
-        columns = put(self.columns, unsearched, select(self.before.columns, unsearched))
-        self.case.seen[self.key] = _Searched(columns=columns, is_open=is_open, time_h=self.time_h)
+        columns = put(self.columns, unsearched, select(before, unsearched))
+        self.case.seen[self.key] = columns, is_open, self.time_h
 
     def _price(self, most_usd_per_h: float) -> None:
         """Set the prices of all rows and with them the bounds of their costs."""
@@ -283,7 +303,7 @@ class _EqualSearch(_Bounded):
         self.prices = {
             one: self.asked.cheapest(one, most_usd_per_h, self.usd_per_h) for one in pricings
         }
-        self.price = np.minimum(*(price for price, _ in self.prices.values()))
+        self.price: Floats = np.minimum(*(price for price, _ in self.prices.values()))
         self.cost_usd = np.empty(len(self.count))
         self._bound_costs(np.arange(len(self.count)))
 
@@ -295,7 +315,7 @@ class _EqualSearch(_Bounded):
             self._evaluate(self.best(on_front))
         elif front.size:
             rows = rows[np.isfinite(self.cost_usd[rows])]  # the others cannot be rented
-            value = self._worth("best_value", rows)
+            value = self.worth("best_value", rows)
             self._evaluate(rows[np.argsort(value, kind="stable")[:_AT_ONCE]])
         elif self.known.time_h.size == 0 and np.isfinite(self.most_usd_per_h):
             self._price(np.inf)  # nothing keeps the limit: what misses it by least?
@@ -323,12 +343,9 @@ class _EqualSearch(_Bounded):
 
     def _most_s(self, rows: Integers) -> Floats:
         """Return the steps from which on what is known beats each row [s]."""
-        time_h, cost = self.known.time_h, self.known.cost_usd
-        if not time_h.size:
-            return np.full(len(rows), np.inf)
-        price = self.price[rows] * self.count[rows]
-        # A row is beaten once it takes longer than a known one and costs more, and is no pick.
-        late_h = np.maximum(time_h, cost / np.maximum(price, 1e-12)[:, None]).min(axis=1)
+        price = np.asarray(self.price[rows] * self.count[rows])
+        late_h = self.late_h(price, 0.0)
+        # What is beaten may still be picked.
         for pick, least in self.least_worth.items():
             late_h = np.maximum(late_h, self.renting.latest_h(pick, least, price))
         return np.asarray(late_h * HOUR_S / self.asked.job.paid_steps)
@@ -338,7 +355,7 @@ class _EqualSearch(_Bounded):
         found = best_columns(self.case, self.type_index[rows], self.count[rows], most_s)
         # Above the limit another layout may have been left out.
         self.is_settled[rows] = (found.step_s <= most_s) | np.isinf(most_s)
-        self._bound_slower_links(rows, found)
+        self._bound_slower_links(rows, found, np.minimum(found.step_s, most_s))
         found = self.predictor.corrected(self.asked.job, found)
         if (found.is_learned is None) != (self.columns.is_learned is None):
             found = replace(found, is_learned=np.zeros(len(rows), dtype=bool))
@@ -348,8 +365,12 @@ class _EqualSearch(_Bounded):
         self.is_open[rows] = False
         self._learn(rows[found.status == 0])
 
-    def _bound_slower_links(self, rows: Integers, found: TimeColumns) -> None:
-        """Raise the bounds of open rows that are like searched ones but for slower links."""
+    def _bound_slower_links(self, rows: Integers, found: TimeColumns, least_s: Floats) -> None:
+        """Raise the bounds of open rows that are like searched ones but for slower links.
+
+        ``least_s``: of every searched row what no layout is faster than: a search that was cut
+        says no more than where it was cut.
+        """
         before_s = np.nan_to_num(self.columns.startup_s + self.columns.data_in_s)
         device = self.case.fleet.device[self.type_index]
         near = np.flatnonzero(self.is_open & np.isin(device, device[rows]))
@@ -357,8 +378,8 @@ class _EqualSearch(_Bounded):
             row = int(rows[at])
             like = near[(self.count[near] == self.count[row]) & (device[near] == device[row])]
             like = like[is_no_faster(self.case, self.type_index[like], int(self.type_index[row]))]
-            least_s = found.step_s[at] * self.asked.job.paid_steps + before_s[like]
-            self.time_h[like] = np.maximum(self.time_h[like], least_s / HOUR_S)
+            bound_s = least_s[at] * self.asked.job.paid_steps + before_s[like]
+            self.time_h[like] = np.maximum(self.time_h[like], bound_s / HOUR_S)
             self._bound_costs(like)
 
     def _bound_costs(self, rows: Integers) -> None:
@@ -408,7 +429,7 @@ class _EqualSearch(_Bounded):
         sure &= latest_h <= (request.deadline_h or np.inf)
         sure &= cost_usd * dearest <= (request.budget_usd or np.inf)
         request_h = asking_h(request, self.most_at_once[offer], count)
-        for pick in self.least_worth:
+        for pick in _JUDGED:
             value = self.renting.worth(pick, done.finish_h[:, 1], cost_usd, count, request_h)
             self.least_worth[pick] = min(self.least_worth[pick], value[sure].min(initial=np.inf))
 
@@ -416,17 +437,11 @@ class _EqualSearch(_Bounded):
         """Say which open rows can be neither on the front nor picked."""
         if self.is_for_best_value:
             # What is dominated may still be picked: it can be less work for a person.
-            return self._worth("best_value", rows) > self.least_worth["best_value"]
+            return ~self.may_be("best_value", rows)
         is_beaten = self.known.beats(self.time_h[rows], self.cost_usd[rows])
-        for pick, least in self.least_worth.items():
-            is_beaten &= self._worth(pick, rows) > least
+        for pick in _JUDGED:
+            is_beaten &= ~self.may_be(pick, rows)
         return is_beaten
-
-    def _worth(self, pick: str, rows: Integers) -> Floats:
-        """Return a bound from below on what a pick judges rows by."""
-        some = self.time_h[rows], self.cost_usd[rows], self.count[rows]
-        with np.errstate(invalid="ignore"):
-            return np.nan_to_num(self.renting.worth(pick, *some), nan=np.inf)
 
     def closed(self, reason: str, rows: Integers) -> None:
         """Say why rows without an estimate have none."""
@@ -436,13 +451,15 @@ class _EqualSearch(_Bounded):
 
 def mixed_rows(
     job: Job, request: Constraints, predictor: Predictor, offers: Offers, side: SideCosts,
-    beaten_by: tuple[Floats, Floats], *, is_pruned: bool = True,
+    beaten_by: tuple[Floats, Floats], *, least_worth: Mapping[str, float] = MappingProxyType({}),
+    for_best_value: bool = False, is_pruned: bool = True,
 ) -> MixedSearch | None:  # fmt: skip
     """Evaluate the mixed clusters that could be on the front.
 
     ``side``: one row an offer; ``beaten_by``: time [h] and cost [USD] of the clusters of equal
-    machines that satisfy the constraints; ``is_pruned``: leave out what bounds allow to; True by
-    default.
+    machines that satisfy the constraints; ``least_worth``: by pick, what the best of these that
+    surely keep the limits is worth; ``for_best_value``: what cannot be that is left out, too;
+    ``is_pruned``: leave out what bounds allow to; True by default.
 
     Returns
     -------
@@ -462,11 +479,17 @@ def mixed_rows(
     if clusters.considered == 0:
         return None
     search = MixedSearch(case, request, predictor, offers, clusters, Front(*beaten_by))
-    if not is_pruned and search.is_open.any():
-        search.ask(np.flatnonzero(search.is_open))
+    search.least_worth |= least_worth
+    search.is_for_best_value = for_best_value
+    if not is_pruned and (rows := np.flatnonzero(search.is_open)).size:
+        search.ask(rows, np.full(rows.size, np.inf))
     search.run()
     search.rejected["dominated"] += clusters.considered - search.time_h.size
     return search
+
+
+def _step_s(found: tuple[Answer | None, TimeColumns]) -> float:
+    return float(found[1].step_s[0])
 
 
 class MixedSearch(_Bounded):
@@ -478,7 +501,9 @@ class MixedSearch(_Bounded):
     ) -> None:  # fmt: skip
         self.case, self.request, self.offers, self.clusters = case, request, offers, clusters
         self.catalogue = predictor.catalogue
-        self.answers: dict[Machines, tuple[Answer | None, TimeColumns]] = {}
+        # What was found for the same job under other limits, by the machines: up to which step
+        # ways were looked for [s], and the best.
+        self.answers: dict[Machines, _Answered] = case.seen.setdefault(("mixed clusters",), {})
         self.of_type: dict[int, ClusterGroup] = {}
         self.types = offers.type_index[clusters.offers]
         self.is_spot = np.asarray(offers.pricing == "spot")[clusters.offers[:, 0]]
@@ -489,7 +514,9 @@ class MixedSearch(_Bounded):
         before_s = np.where(clusters.counts > 0, before_s.reshape(self.types.shape), 0.0)
         self.before_s = before_s.max(axis=1, initial=0.0)
         self.least_s = estimate.least_group_step_s(case, self.types, clusters.counts)
-        self.is_refined, self.asked = False, 0
+        self.is_refined, self.asked, self.is_for_best_value = False, 0, False
+        self.renting, self.count = Renting.of(request), clusters.counts.sum(axis=1)
+        self.least_worth = dict.fromkeys(_JUDGED, np.inf)
         self._bound()
         self.is_open = np.ones(self.time_h.size, dtype=bool)
         enough = np.nan_to_num(clusters.of(offers.max_instances), nan=np.inf)
@@ -503,7 +530,17 @@ class MixedSearch(_Bounded):
     def is_beaten(self, rows: Integers) -> Booleans:
         """Say which open clusters gain too little: no more than two lines differ by."""
         gain = 1.0 + self.request.least_gain_fraction
-        return self.known.beats(self.time_h[rows] * gain, self.cost_usd[rows] * gain)
+        is_beaten = self.known.beats(self.time_h[rows] * gain, self.cost_usd[rows] * gain)
+        if self.is_for_best_value:
+            is_beaten |= ~self.may_be("best_value", rows)
+        return is_beaten
+
+    def _most_s(self, rows: Integers) -> Floats:
+        """Return the steps from which on what is known beats each cluster, and no pick is it."""
+        hourly, once = self.clusters.usd_per_h[rows], self.clusters.once_usd[rows]
+        late_h = self.late_h(hourly, once)
+        late_h[np.logical_or(*(self.may_be(pick, rows) for pick in _JUDGED))] = np.inf
+        return np.asarray((late_h * HOUR_S - self.before_s[rows]) / self.case.job.paid_steps)
 
     def advance(self, rows: Integers) -> None:
         """Raise the bounds of the few that are left, once; then ask the most promising."""
@@ -513,7 +550,7 @@ class MixedSearch(_Bounded):
         else:
             best = self.best(rows)
             self.asked += best.size
-            self.ask(best)
+            self.ask(best, self._most_s(best))
             if self.asked >= _MOST_ASKED and self.request.mixed is not True:
                 self.close("not_asked", np.flatnonzero(self.is_open))
 
@@ -546,11 +583,19 @@ class MixedSearch(_Bounded):
         self._bound()
         self.is_refined = True
 
-    def ask(self, rows: Integers) -> None:
-        """Find what the job takes on some clusters; keep those that satisfy the constraints."""
+    def ask(self, rows: Integers, most_s: Floats) -> None:
+        """Find what the job takes on some clusters; keep those that satisfy the constraints.
+
+        ``most_s``: steps from which on each is of no matter.
+        """
         self.is_open[rows] = False
-        asked = [self._answer(self._machines(row)) for row in rows.tolist()]
+        asked = [
+            self._answer(self._machines(row), most)
+            for row, most in zip(rows.tolist(), most_s.tolist(), strict=True)
+        ]
         columns = concatenate([found for _, found in asked])
+        is_cut = np.isfinite(most_s) & ~(columns.step_s <= most_s)
+        columns = replace(columns, status=np.where(is_cut, CODE["dominated"], columns.status))
         completion = self._completion(rows, columns)
         time_h = completion.finish_h[:, 1]
         bills = (self.offers.shortest_bill_h, self.offers.bill_step_h)
@@ -562,20 +607,18 @@ class MixedSearch(_Bounded):
             values * kept_factor(bounds, request.confidence, request.coverage)
             for values, bounds in ((time_h, completion.finish_h), (cost, completion.billed_h))
         )
-        left = np.ones(rows.size, dtype=bool)
-        for reason, holds in (
-            *((status, columns.status == code) for code, status in enumerate(STATUSES) if code),
-            ("over_deadline", late > (request.deadline_h or np.inf)),
+        statuses = [
+            (status, columns.status == code) for code, status in enumerate(STATUSES) if code
+        ]
+        left = counted_out(
+            self.rejected, *statuses, ("over_deadline", late > (request.deadline_h or np.inf)),
             ("over_budget", dear > (request.budget_usd or np.inf)),
-        ):
-            self.rejected[reason] += int(np.count_nonzero(left & holds))
-            left &= ~holds
+        )  # fmt: skip
         for at in np.flatnonzero(left).tolist():
             choice, found = asked[at]
             assert choice is not None
             self.kept.append(
                 MixedRow(
-                    time_h=float(time_h[at]),
                     cost_usd=float(cost[at]),
                     parts=self._parts(int(rows[at])),
                     choice=choice,
@@ -585,15 +628,17 @@ class MixedSearch(_Bounded):
             )
         self.known.add(time_h[left], cost[left])
 
-    def _answer(self, machines: Machines) -> tuple[Answer | None, TimeColumns]:
+    def _answer(self, machines: Machines, most_s: float) -> tuple[Answer | None, TimeColumns]:
         """Return what ``plan`` answers for groups of machines, asked once whatever they cost."""
-        if machines not in self.answers:
+        up_to_s, found = self.answers.get(machines, (0.0, None))
+        if found is None or (up_to_s < most_s and (found[0] is None or _step_s(found) > up_to_s)):
             cluster = tuple(self._group(*one) for one in machines)
             model = estimate.model_on(self.case, cluster)
             batch = self.case.job.global_batch
-            choice = estimate.best_released(model, cluster, global_batch=batch)
-            self.answers[machines] = choice, estimate.group_columns(choice, model.places)
-        return self.answers[machines]
+            choice = estimate.best_released(model, cluster, global_batch=batch, most_s=most_s)
+            found = choice, estimate.group_columns(choice, model.places)
+            self.answers[machines] = most_s, found
+        return found
 
     def _group(self, row: int, count: int) -> ClusterGroup:
         if row not in self.of_type:

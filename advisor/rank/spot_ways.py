@@ -22,11 +22,9 @@ from advisor.planners import spot as planner_spot
 from advisor.planners.core import HOUR_S, select
 from advisor.planners.goodput import NEGLIGIBLE_FRACTION
 from advisor.rank.front import CONFIDENCE, Front
+from advisor.rank.renting import Floats, Integers
 from advisor.rank.rows import Rows
 from advisor.records import packaged_spot_history
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 # A completion of some rows in another way, like which rows they are, and what they cost [USD].
 _Way = tuple[Completion, Integers, Floats]
@@ -68,7 +66,7 @@ def with_spot_ways(
 
 def _plain_spot(case: _Case, rows: Rows) -> dict[int, tuple[float, float]]:
     """Return time [h] and cost [USD] on spot machines alone, by kind, where it was replayed."""
-    is_replayed = rows.completed_by[case.row] > 0
+    is_replayed = rows.done[case.row] != case.column
     return {
         kind: (float(rows.time_h[row]), float(rows.cost_usd[row]))
         for kind, row in zip(

@@ -20,8 +20,6 @@ from advisor.jobs import Job
 from advisor.planners.core import PlanningError
 from advisor.rank.given import PlanQuestion, plan
 
-# Models of several sizes, and how many tokens suit a size.
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSize:
@@ -69,9 +67,6 @@ def job_of_size(
         batch=batch,
     )  # fmt: skip
     return replace(job_of(described, setup), name=size.name)
-
-
-# The answer: one row a job.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

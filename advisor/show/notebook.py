@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from advisor.collectors.errors import counted
 from advisor.errors import UsageError
-from advisor.show import draw
-from advisor.show.charts import front_chart
+from advisor.show import pictures
+from advisor.show.answer_charts import front_chart
 from advisor.words import (
     cost_text,
     listed,
@@ -21,7 +21,6 @@ from advisor.words import (
 )
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
 
 
@@ -40,7 +39,7 @@ def recommendation_html(record: Mapping[str, Any]) -> str:
         parts.append("<p>Nothing satisfies the constraints. The nearest misses:</p>")
     if shown:
         here = [record["here"]] if record.get("here") else []
-        parts += [_table(record, [*shown, *here]), draw.svg(front_chart(record, names=True))]
+        parts += [_table(record, [*shown, *here]), pictures.svg(front_chart(record, names=True))]
     parts += [f"<p>{escape(line)}</p>" for line in _besides(record)]
     return f"<div>{''.join(parts)}</div>"
 
@@ -77,7 +76,7 @@ def plot_front(record: Mapping[str, Any], axes: Axes | None = None) -> Axes:
     charts = front_chart(record, names=True)
     if not charts:
         raise UsageError("there is no candidate to plot", hint="relax the constraints")
-    return draw.draw(charts[0], draw.new_axes() if axes is None else axes)
+    return pictures.draw(charts[0], pictures.new_axes() if axes is None else axes)
 
 
 def _table(record: Mapping[str, Any], candidates: Sequence[Mapping[str, Any]]) -> str:
@@ -101,47 +100,3 @@ def _row(record: Mapping[str, Any], candidate: Mapping[str, Any]) -> str:
     title = escape("; ".join(candidate["reasons"]), quote=True)
     texts = "".join(f'<td style="{_STYLE}">{escape(cell)}</td>' for cell in cells)
     return f'<tr title="{title}">{texts}</tr>'
-
-
-# Records of answers as pandas tables, and tables as HTML.
-
-
-_ESTIMATES: Final = ("training_time_h", "cost_usd", "step_time_s", "throughput_samples_per_s")
-
-
-def answers_frame(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Return one row a candidate; bounds are columns of their own.
-
-    Records without an answer have a ``reason``; the table has that column if one does.
-    """
-    import pandas as pd
-
-    return pd.DataFrame([dict(one) if "reason" in one else answer_row(one) for one in records])
-
-
-def answer_row(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a candidate's record as one flat row."""
-    parts = record["configuration"]
-
-    def joined(name: str) -> str:
-        return " + ".join(dict.fromkeys(str(part[name]) for part in parts))
-
-    row: dict[str, Any] = {
-        "rank": record["rank"],
-        "configuration": machines_words(parts),
-        **{name: joined(name) for name in ("provider", "region", "pricing")},
-        "completion": record["completion"],
-        "way": record["way"],
-    }
-    for name in _ESTIMATES:
-        estimate = record[name]
-        row |= {name: estimate["value"], f"{name}_low": estimate["low"],
-                f"{name}_high": estimate["high"]}  # fmt: skip
-    return row | {
-        name: record[name] for name in ("memory_gib", "bottleneck", "extrapolating", "learned")
-    }
-
-
-def table_html(frame: pd.DataFrame) -> str:
-    """Return a table for a notebook; pandas escapes what it prints."""
-    return str(frame.to_html(index=False, na_rep=""))

@@ -49,8 +49,8 @@ def answered(words: list[str], **variables: str) -> str:
 
 def drawn() -> str:
     """Return the picture of what the README's command answers now, the asker's machine aside."""
-    from advisor.show.charts import front_chart
-    from advisor.show.draw import svg
+    from advisor.show.answer_charts import front_chart
+    from advisor.show.pictures import svg
 
     record: Any = json.loads(answered([*command(README.read_text(encoding="utf-8")), "--json"]))
     record["here"] = None  # the speed of this machine is measured anew: it depends on its load

@@ -414,7 +414,7 @@ def _verb(others: list[MeasuredPair], pair: MeasuredPair) -> list[tuple[float, f
     kept = kept_by_pairs(others, pair.first, pair.second, COVERAGE)
     if kept is None:
         return [(np.nan, np.nan, np.nan)] * 2
-    return list(zip(kept.rate, kept.low, kept.high, strict=True))
+    return list(zip(*kept, strict=True))
 
 
 def _law(others: list[MeasuredPair], pair: MeasuredPair) -> list[float]:

@@ -121,7 +121,8 @@ def scored_charts(
 
     ``predicted``, ``measured``: in one unit, positive.
     """
-    from advisor.show.charts import Series, agreement_chart
+    from advisor.show.answer_charts import agreement_chart
+    from advisor.show.charts import Series
 
     if not len(measured):
         return []

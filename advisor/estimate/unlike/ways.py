@@ -6,6 +6,7 @@ it does not apply, with what is said of its choices, and one line here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -78,9 +79,16 @@ def unlike_choices(
     return tried({way.name: partial(way.choose, case) for way in ways})
 
 
-def best_released(model: ModelOn, cluster: Cluster, *, global_batch: int) -> Answer | None:
-    """Return the fastest way that a released framework runs: what ``plan`` answers; None: none."""
-    case = OnGroups(model=model, cluster=cluster, global_batch=global_batch, only_released=True)
+def best_released(
+    model: ModelOn, cluster: Cluster, *, global_batch: int, most_s: float = math.inf
+) -> Answer | None:
+    """Return the fastest way that a released framework runs: what ``plan`` answers; None: none.
+
+    ``most_s``: a step above which the answer is of no matter: slower ways may be left out [s].
+    """
+    case = OnGroups(
+        model=model, cluster=cluster, global_batch=global_batch, only_released=True, most_s=most_s
+    )
     # The dearest search comes last: it need not look for what the others beat.
     ways = sorted((way for way in WAYS if way.words), key=lambda way: way.name == stages.NAME)
     best: Answer | None = None
@@ -89,7 +97,7 @@ def best_released(model: ModelOn, cluster: Cluster, *, global_batch: int) -> Ans
         runs = [c for c in (best, *found) if c is not None and c.commands]
         best = min(runs, key=_worth, default=None)
         if best is not None:
-            case = replace(case, most_s=_worth(best) / _LEAST_GAIN)
+            case = replace(case, most_s=min(most_s, _worth(best) / _LEAST_GAIN))
     return best
 
 

@@ -118,7 +118,7 @@ def _best(case: OnGroups) -> _Split:
         stages = np.array(able if _RECOMPUTES[kept] in space.recomputes else (), dtype=np.int64)
         if isinstance(law, LayoutLaw):
             stages = stages[law.runs(_replica(case, 1, 1, stages, kept))]
-        if found and _least_s(case, kept) > min(x.whole.step_s for x in found):
+        if _least_s(case, kept) > min([case.most_s, *(x.whole.step_s for x in found)]):
             continue
         largest = _largest(case, stages[:, None, None], kept)
         for zero, (once, most) in zip(stages.tolist(), largest, strict=True):
