@@ -288,8 +288,10 @@ class Gittins(Attained):
         cluster: SharedCluster,
         placement: Placement,
         parameters: QueueParameters,
+        *,
+        by_service: bool,
     ) -> None:
-        super().__init__(jobs, cluster, placement, parameters, by_service=True)
+        super().__init__(jobs, cluster, placement, parameters, by_service=by_service)
         self.samples = np.sort(np.asarray(parameters.service_samples, float))
         self.index = gittins_index(
             self.samples, parameters.quantum, as_published=parameters.as_published

@@ -16,7 +16,6 @@ policies reproduce (``tests/golden/tiresias``). Times need not be whole; whole o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,8 +23,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from advisor.planners.core import HOUR_S, impossible, refused
-from advisor.planners.queueing import las, preemptive
 from advisor.planners.queueing.engine import (
+    POLICIES,
     Column,
     Engine,
     JobTable,
@@ -35,7 +34,7 @@ from advisor.planners.queueing.engine import (
     QueueParameters,
     SharedCluster,
 )
-from advisor.planners.queueing.preemptive import Waiting
+from advisor.planners.queueing.preemptive import Attained, Gittins, Ordered, Shortest, Waiting
 
 # Engines by the name of their scheduling policy.
 
@@ -53,28 +52,19 @@ def engine(
     """
     if policy in ("fifo", "fit-first"):
         return Waiting(jobs, cluster, placement, is_strict=policy == "fifo")
-    if policy in ("shortest", "shortest-gpu"):
-        return preemptive.Shortest(
-            jobs, cluster, placement, parameters, by_service=policy == "shortest-gpu"
+    if policy not in POLICIES:
+        raise refused(f"no policy named {policy!r}", f"one of {', '.join(POLICIES)}")
+    if policy == "gittins" and not parameters.service_samples:
+        raise refused(
+            "the gittins policy needs the service of past jobs",
+            "give service samples, or take las-2d, which needs none",
         )
-    if policy == "gittins":
-        if not parameters.service_samples:
-            raise refused(
-                "the gittins policy needs the service of past jobs",
-                "give service samples, or take las-2d, which needs none",
-            )
-        if placement == "count" and not parameters.as_published:
-            return las.GittinsLines(jobs, cluster, parameters)
-        return preemptive.Gittins(jobs, cluster, placement, parameters)
-    if policy in ("las", "las-2d"):
-        by_service = policy == "las-2d"
-        if placement == "count" and not parameters.as_published:
-            return las.Lines(jobs, cluster, parameters, by_service=by_service)
-        return preemptive.Attained(jobs, cluster, placement, parameters, by_service=by_service)
-    raise refused(
-        f"no policy named {policy!r}",
-        "one of fifo, fit-first, shortest, shortest-gpu, las, las-2d, gittins",
-    )
+    kind: type[Ordered] = Attained
+    if policy in ("shortest", "shortest-gpu"):
+        kind = Shortest
+    elif policy == "gittins":
+        kind = Gittins
+    return kind(jobs, cluster, placement, parameters, by_service=policy not in ("shortest", "las"))
 
 
 def simulate_queue(
@@ -108,21 +98,14 @@ def simulate_queue(
     jobs.check_fits(cluster)
     run = engine(jobs, cluster, policy, placement, parameters or QueueParameters())
     run.run()
-    return outcome(jobs, run.start_s, run.finish_s, run.preemptions)
-
-
-def outcome(
-    jobs: JobTable, start_s: Sequence[float], finish_s: Sequence[float], preemptions: Sequence[int]
-) -> QueueOutcome:
-    """Return columns of what a simulation recorded."""
-    finish = np.asarray(finish_s, float)
+    finish = np.asarray(run.finish_s, float)
     completion = finish - jobs.submit_s
     return QueueOutcome(
-        start_s=np.asarray(start_s, float),
+        start_s=np.asarray(run.start_s, float),
         finish_s=finish,
         completion_s=completion,
         delay_s=completion - jobs.duration_s,
-        preemptions=np.asarray(preemptions, np.int64),
+        preemptions=np.asarray(run.preemptions, np.int64),
     )
 
 
