@@ -243,7 +243,7 @@ class TestShipped:
     def test_it_is_small_readable_and_says_where_it_fails(self) -> None:
         folder = SHIPPED
         assert sum(f.stat().st_size for f in folder.iterdir()) <= 20e6
-        assert {f.suffix for f in folder.iterdir()} <= {".json", ".md", ".npz", ".ubj"}
+        assert {f.suffix for f in folder.iterdir()} <= {".json", ".md", ".npz"}
         assert "Where it fails" in (folder / "card.md").read_text()
         about = json.loads((folder / "features.json").read_text())
         assert all(f["unit"] for f in about["features"])

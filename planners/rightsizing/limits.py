@@ -28,10 +28,10 @@ from typing import Final
 import numpy as np
 
 from advisor.planners.core import check_not_negative
-from advisor.planners.rightsizing.autoscalers import Fixed
 from advisor.planners.rightsizing.replay import (
     PERIOD_S,
     Array,
+    Controller,
     RecordedUsage,
     ResourceLimits,
     replay,
@@ -137,7 +137,7 @@ def least_quota(recorded: RecordedUsage) -> float:
 
 def _slowdown(recorded: RecordedUsage, cores: float) -> float:
     limits = ResourceLimits(cores=cores, memory_bytes=max(recorded.peak_bytes, 1.0))
-    return replay(recorded, Fixed(limits=limits), PERIOD_S).slowdown
+    return replay(recorded, Controller(limits), PERIOD_S).slowdown
 
 
 def oom_probability(recorded: RecordedUsage, limit_bytes: float, *, rest_s: float) -> float:

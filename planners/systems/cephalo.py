@@ -30,7 +30,8 @@ Source: Guo et al., "Cephalo" (ICS'25); repository benson-guo/cephalo, MIT, ``sp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import bisect
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -54,9 +55,8 @@ from advisor.planners.core import (
 # |-------------|-------------|----------------------------------------------------------------|
 # | ``room``    | spare       | usable memory less what the computation takes [bytes]          |
 # | ``level``   | min_params  | the largest shard: ``shard = min(room, level)`` [bytes]        |
-# | ``fullness``| min_util    | the largest used share: ``shard = max(0, f capacity - in_use)``|
 #
-# Both are water-filling and solved exactly, without iteration. Source: Guo et al., "Cephalo"
+# It is water-filling and solved exactly, without iteration. Source: Guo et al., "Cephalo"
 # (ICS'25); repository benson-guo/cephalo, MIT, ``split_workload.py``.
 
 
@@ -71,38 +71,6 @@ def level_shards(state_bytes: float, capacity: Floats, in_use: Floats) -> Floats
     Raises PlanningError if there is not room enough.
     """
     room = np.maximum(capacity - in_use, 0.0)
-    _require_room(state_bytes, room)
-    ascending = np.sort(room)
-    below = np.concatenate([[0.0], np.cumsum(ascending)[:-1]])
-    levels = (state_bytes - below) / np.arange(room.size, 0, -1)
-    level = levels[int(np.argmax(levels <= ascending))] if (levels <= ascending).any() else np.inf
-    shards: Floats = np.minimum(room, level)
-    return shards
-
-
-def level_utilisation(state_bytes: float, capacity: Floats, in_use: Floats) -> Floats:
-    """Split the state so that the fullest GPU is least full (``min_util``) [bytes].
-
-    Kept even where even shards fill no GPU beyond one half, as the authors do.
-
-    Raises PlanningError if there is not room enough.
-    """
-    even = np.full(capacity.size, state_bytes / capacity.size)
-    if np.max((in_use + even) / capacity) < 0.5:
-        return even
-    _require_room(state_bytes, np.maximum(capacity - in_use, 0.0))
-    # sum(max(0, f capacity - in_use)) is piecewise linear in the fullness f; its knots are in_use
-    # over capacity. Take the segment on which it reaches the state.
-    order = np.argsort(in_use / capacity)
-    slope, offset = np.cumsum(capacity[order]), np.cumsum(in_use[order])
-    fullness = (state_bytes + offset) / slope
-    knots = np.concatenate([(in_use / capacity)[order][1:], [np.inf]])
-    level = fullness[int(np.argmax(fullness <= knots))]
-    shards: Floats = np.maximum(level * capacity - in_use, 0.0)
-    return shards
-
-
-def _require_room(state_bytes: float, room: Floats) -> None:
     # A millionth: the sums of the budget and of the rooms differ by rounding.
     if room.sum() < state_bytes * (1 - 1e-6):
         raise impossible(
@@ -110,6 +78,12 @@ def _require_room(state_bytes: float, room: Floats) -> None:
             f"{room.sum() / GIB:.1f} GiB of room",
             "add GPUs, offload the optimizer state or lower the micro-batch",
         )
+    ascending = np.sort(room)
+    below = np.concatenate([[0.0], np.cumsum(ascending)[:-1]])
+    levels = (state_bytes - below) / np.arange(room.size, 0, -1)
+    level = levels[int(np.argmax(levels <= ascending))] if (levels <= ascending).any() else np.inf
+    shards: Floats = np.minimum(room, level)
+    return shards
 
 
 # Splitting a batch over unlike workers: smallest maximum time, then balance, then least memory.
@@ -187,26 +161,15 @@ def _least_maximum(
     maxima = np.unique(np.concatenate([o.time_s for o in options]))
 
     def fits(maximum: int) -> bool:
-        return _least(options, batch, compute, maxima[maximum]) <= budget
+        return bool(_programme(options, batch, compute, maxima[maximum])[0][batch] <= budget)
 
-    found = _first_that(fits, _first_maximum(options, batch, maxima), maxima.size)
-    return None if found is None else float(maxima[found])
-
-
-def _first_that(holds: Callable[[int], bool], low: int, size: int) -> int | None:
-    """Return the first index from ``low`` on at which a rising predicate holds: gallop, halve."""
+    low = _first_maximum(options, batch, maxima)
     step, high = 1, low
-    while not holds(high):
-        if high == size - 1:
+    while not fits(high):  # gallop, then halve
+        if high == maxima.size - 1:
             return None
-        low, high, step = high + 1, min(high + step, size - 1), 2 * step
-    while low < high:
-        middle = (low + high) // 2
-        if holds(middle):
-            high = middle
-        else:
-            low = middle + 1
-    return high
+        low, high, step = high + 1, min(high + step, maxima.size - 1), 2 * step
+    return float(maxima[bisect.bisect_left(range(high), True, low, key=fits)])
 
 
 def _first_maximum(options: Sequence[BatchOptions], batch: int, maxima: Floats) -> int:
@@ -246,10 +209,6 @@ def _programme(
         taken.append(choice)
         micro.append(smallest)
     return total, taken, micro
-
-
-def _least(options: Sequence[BatchOptions], batch: int, weight: Floats, maximum: float) -> float:
-    return float(_programme(options, batch, weight, maximum)[0][batch])
 
 
 def _choose(
@@ -362,13 +321,11 @@ def plan_cephalo(
     *,
     constants: CephaloConstants | None = None,
     may_accumulate: bool = True,
-    balance_memory: bool = False,
 ) -> UnevenPlan:
     """Split a step over mixed GPUs so that the slowest of them is as fast as possible.
 
     ``workers``: equal GPUs get their shares in falling order of batch; ``may_accumulate``: whether
-    a GPU may split its batch into micro-batches; True by default; ``balance_memory``: shards
-    equalise the used fraction of memory instead of the largest shard; False by default.
+    a GPU may split its batch into micro-batches; True by default.
 
     Raises PlanningError if there are fewer samples than GPUs, or no split fits into the memory.
     """
@@ -386,7 +343,7 @@ def plan_cephalo(
     budget = _memory_budget(workers, job, compute, fixed)
     chosen = split_batch(options, job.global_batch, compute, budget)
     chosen = _largest_first(workers, chosen)
-    return _finish(workers, job, options, chosen, compute, fixed, balance_memory)
+    return _finish(workers, job, options, chosen, compute, fixed)
 
 
 def even_plan(
@@ -410,7 +367,7 @@ def even_plan(
     options = [one.chosen(np.flatnonzero(one.b == b)) for one in options]
     budget = _memory_budget(workers, job, compute, fixed)
     chosen = split_batch(options, job.global_batch, compute, budget)
-    return _finish(workers, job, options, chosen, compute, fixed, False)
+    return _finish(workers, job, options, chosen, compute, fixed)
 
 
 def _check_workers(workers: Sequence[Worker]) -> None:
@@ -492,28 +449,18 @@ def _finish(
     chosen: Sequence[tuple[int, int]],
     compute: Floats,
     fixed: CephaloConstants,
-    balance_memory: bool,
 ) -> UnevenPlan:
     b = np.array([b for b, _ in chosen])
     u = np.array([u for _, u in chosen])
-    times = [
-        float(o.time_s[(o.b == share) & (o.u == micro)][0])
+    rows = [
+        np.flatnonzero((o.b == share) & (o.u == micro))[0]
         for o, (share, micro) in zip(options, chosen, strict=True)
     ]
-    free = np.zeros(1)
-    computed = [
-        float(
-            layer_s(
-                worker.latency, np.array([micro]), np.array([share // micro]), all_gather_s=free,
-                reduce_scatter_s=free, accumulation_overhead_s=fixed.accumulation_overhead_s,
-            )[0]
-        )
-        for worker, (share, micro) in zip(workers, chosen, strict=True)
-    ]  # fmt: skip
+    times = [float(o.time_s[row]) for o, row in zip(options, rows, strict=True)]
+    computed = [float(o.compute_s[row]) for o, row in zip(options, rows, strict=True)]
     capacity = fixed.usable_fraction * np.array([w.memory_bytes for w in workers])
     in_use = compute[u] + fixed.reserve_bytes
-    level = level_utilisation if balance_memory else level_shards
-    shards = level(job.state_bytes, capacity, in_use)
+    shards = level_shards(job.state_bytes, capacity, in_use)
     return UnevenPlan(
         batches=tuple(map(int, b)),
         micro_batches=tuple(map(int, u)),
@@ -589,17 +536,13 @@ def balance(
     maxima = np.unique(np.concatenate(tables))
     maxima = maxima[maxima >= max(t[0] for t in tables)]
 
-    def within(maximum: float) -> Ints:
-        return np.array([np.searchsorted(t, maximum, side="right") for t in tables])
+    def within(maximum: int) -> Ints:
+        return np.array([np.searchsorted(t, maxima[maximum], side="right") for t in tables])
 
-    low, high = 0, maxima.size - 1
-    while low < high:
-        middle = (low + high) // 2
-        if (within(maxima[middle]) * n).sum() >= batch:
-            high = middle
-        else:
-            low = middle + 1
-    return _trimmed(within(maxima[low]), n, batch)
+    least = bisect.bisect_left(
+        range(maxima.size - 1), True, key=lambda k: bool((within(k) * n).sum() >= batch)
+    )
+    return _trimmed(within(least), n, batch)
 
 
 def _trimmed(samples: Ints, count: Ints, batch: int) -> Ints:
