@@ -56,15 +56,14 @@ class Strategy:
 
 
 _SEARCH_S: Final = 10.0  # of a new plan, for ``replan`` [s]
+_RENDEZVOUS_S: Final = 25.0  # Bamboo's [s]
+# Bamboo's extra forward pass, partly hidden in the bubble: our assumption between 0 (all hidden)
+# and a third (a forward of forward and backward).
+_REDUNDANCY_OVERHEAD: Final = 0.2
 
 
 def strategy(
-    name: Name,
-    *,
-    nodes: int,
-    restart_s: float | None = None,
-    least_nodes: int = 1,
-    redundancy_overhead: float = 0.2,
+    name: Name, *, nodes: int, restart_s: float | None = None, least_nodes: int = 1
 ) -> Strategy:
     """Return one of the four ways with its pauses.
 
@@ -78,33 +77,25 @@ def strategy(
         After a removal, by default Parcae's for so many nodes. [s]
     least_nodes : int
         That can still run the job; ``restart`` always needs all.
-    redundancy_overhead : float
-        Bamboo's extra forward pass, partly hidden in the bubble: 0.2 is our assumption between 0
-        (all hidden) and a third (a forward of forward and backward).
     """
     if restart_s is None:
         restart_s = float(restart_after_removal_s(nodes))
-    if name == "restart":
-        return Strategy(
-            name=name, least_nodes=nodes, removal_s=restart_s, addition_s=restart_s,
-            start_s=restart_s,
-        )  # fmt: skip
-    if name == "replan":
-        return Strategy(
-            name=name, least_nodes=least_nodes, removal_s=restart_s + _SEARCH_S,
-            addition_s=RESTART_AFTER_ADDITION_S + _SEARCH_S, start_s=restart_s,
-        )  # fmt: skip
-    if name == "template":
-        return Strategy(
-            name=name, least_nodes=least_nodes, removal_s=RESTART_AFTER_ADDITION_S,
-            addition_s=RESTART_AFTER_ADDITION_S, start_s=restart_s, loses_progress=False,
-        )  # fmt: skip
-    if name == "redundancy":
-        return Strategy(
-            name=name, least_nodes=least_nodes, removal_s=25.0, addition_s=25.0,
-            start_s=restart_s, is_ring=True, overhead_fraction=redundancy_overhead,
-        )  # fmt: skip
-    raise refused(f"no strategy named {name!r}", f"one of {', '.join(STRATEGIES)}")
+    added_s = RESTART_AFTER_ADDITION_S
+    pauses_s = {
+        "restart": (restart_s, restart_s),
+        "replan": (restart_s + _SEARCH_S, added_s + _SEARCH_S),
+        "template": (added_s, added_s),
+        "redundancy": (_RENDEZVOUS_S, _RENDEZVOUS_S),
+    }
+    if name not in pauses_s:
+        raise refused(f"no strategy named {name!r}", f"one of {', '.join(STRATEGIES)}")
+    is_ring = name == "redundancy"
+    removal_s, addition_s = pauses_s[name]
+    return Strategy(
+        name=name, least_nodes=nodes if name == "restart" else least_nodes, removal_s=removal_s,
+        addition_s=addition_s, start_s=restart_s, loses_progress=name != "template",
+        is_ring=is_ring, overhead_fraction=_REDUNDANCY_OVERHEAD if is_ring else 0.0,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

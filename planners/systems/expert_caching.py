@@ -32,8 +32,9 @@ which asks its predictor once every p prompts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Literal, get_args
 
 import numpy as np
@@ -76,33 +77,29 @@ class Served:
         return self.hits / self.accesses if self.accesses else 1.0
 
 
-def lru(accesses: ArrayLike, capacity: int, *, warm: int = 0) -> Served:
-    """Return what a cache does that replaces the expert used longest ago.
+def used_least(accesses: ArrayLike, capacity: int, *, by_count: bool, warm: int = 0) -> Served:
+    """Return what a cache does that replaces the expert used least often, then longest ago.
 
-    The first ``warm`` accesses fill it and are not counted; so in the other policies.
+    ``by_count``: false for longest ago alone. The first ``warm`` accesses fill the cache and are
+    not counted; so in the other policies.
     """
-    last: dict[int, int] = {}
-
-    def rank(expert: int) -> int:
-        return last[expert]
-
-    def used(at: int, expert: int) -> None:
-        last[expert] = at
-
-    return _replayed(_checked(accesses, capacity), capacity, rank, used, warm)
-
-
-def lfu(accesses: ArrayLike, capacity: int, *, warm: int = 0) -> Served:
-    """Return what a cache does that replaces the expert used least often so far."""
+    order = _checked(accesses, capacity)
+    kept: set[int] = set()
     uses: dict[int, tuple[int, int]] = {}
+    hits = 0
+    for at, expert in enumerate(order):
+        if expert in kept:
+            hits += at >= warm
+        else:
+            if len(kept) >= capacity:
+                kept.remove(min(kept, key=lambda one: uses[one]))
+            kept.add(expert)
+        uses[expert] = (uses.get(expert, (0, 0))[0] + by_count, at)
+    return _counted(order, hits, warm)
 
-    def rank(expert: int) -> tuple[int, int]:
-        return uses[expert]
 
-    def used(at: int, expert: int) -> None:
-        uses[expert] = (uses.get(expert, (0, 0))[0] + 1, at)
-
-    return _replayed(_checked(accesses, capacity), capacity, rank, used, warm)
+lru: Final = partial(used_least, by_count=False)
+lfu: Final = partial(used_least, by_count=True)
 
 
 def foreseen(
@@ -252,27 +249,6 @@ def _checked(accesses: ArrayLike, capacity: int) -> list[int]:
         raise ValueError(f"experts in order, got {order.dtype} of shape {order.shape}")
     found: Sequence[int] = order.tolist()
     return list(found)
-
-
-def _replayed(
-    order: Sequence[int],
-    capacity: int,
-    rank: Callable[[int], float | tuple[int, int]],
-    used: Callable[[int, int], None],
-    warm: int,
-) -> Served:
-    """Play a cache that keeps what it loads and replaces what ranks lowest."""
-    kept: set[int] = set()
-    hits = 0
-    for at, expert in enumerate(order):
-        if expert in kept:
-            hits += at >= warm
-        else:
-            if len(kept) >= capacity:
-                kept.remove(min(kept, key=lambda one: (rank(one), one)))
-            kept.add(expert)
-        used(at, expert)
-    return _counted(order, hits, warm)
 
 
 def _counted(order: Sequence[int], hits: int, warm: int) -> Served:

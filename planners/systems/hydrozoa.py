@@ -78,44 +78,32 @@ def worker_paths(
     pause = np.where(np.eye(counts.size, dtype=bool), 0.0, resize_s)
     idle = pause * np.maximum(counts[:, None], counts)
     first = phase_s[0]
-    labels = _Labels(time=first, paid=first * counts, count=np.arange(counts.size))
+    time, paid, at = first, first * counts, np.arange(counts.size)
     history = []
-    for time in phase_s[1:]:
+    for length in phase_s[1:]:
         parts = []
         for k, count in enumerate(counts):
-            arriving = _Labels(
-                time=labels.time + pause[labels.count, k] + time[k],
-                paid=labels.paid + idle[labels.count, k] + time[k] * count,
-                count=np.full(labels.count.size, k),
-            )
-            parts.append((arriving, _surviving(arriving)))
-        history.append((labels.count, np.concatenate([kept for _, kept in parts])))
-        labels = _Labels(
-            time=np.concatenate([new.time[kept] for new, kept in parts]),
-            paid=np.concatenate([new.paid[kept] for new, kept in parts]),
-            count=np.concatenate([new.count[kept] for new, kept in parts]),
-        )
-    at = _surviving(labels)
-    picks = [labels.count[at]]
+            ends = time + pause[at, k] + length[k]
+            bill = paid + idle[at, k] + length[k] * count
+            kept = _surviving(ends, bill)
+            parts.append((ends[kept], bill[kept], np.full(kept.size, k), kept))
+        before = at
+        time, paid, at, came = map(np.concatenate, zip(*parts, strict=True))
+        history.append((before, came))
+    last = _surviving(time, paid)
+    picks = [at[last]]
     for counts_before, came in reversed(history):
-        at = came[at]
-        picks.append(counts_before[at])
+        last = came[last]
+        picks.append(counts_before[last])
     return [tuple(path) for path in np.stack(picks[::-1], axis=1).tolist()]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Labels:
-    time: Column
-    paid: Column
-    count: NDArray[np.int64]
-
-
-def _surviving(labels: _Labels) -> NDArray[np.int64]:
+def _surviving(time: Column, paid: Column) -> NDArray[np.int64]:
     """Return the labels that no other beats in both, thinned evenly to ``MAXIMUM_LABELS``."""
-    order = np.lexsort((labels.paid, labels.time))
-    paid = labels.paid[order]
-    best = np.minimum.accumulate(np.concatenate([[np.inf], paid[:-1]]))
-    kept = order[paid < best]
+    order = np.lexsort((paid, time))
+    ranked = paid[order]
+    best = np.minimum.accumulate(np.concatenate([[np.inf], ranked[:-1]]))
+    kept = order[ranked < best]
     if kept.size > MAXIMUM_LABELS:
         kept = kept[np.round(np.linspace(0, kept.size - 1, MAXIMUM_LABELS)).astype(int)]
     return kept

@@ -192,21 +192,11 @@ def groups(possible: Shares, count: int) -> list[tuple[int, ...]]:
 
     ``possible``: shape (draws, horizon, nodes).
     """
+    from scipy.cluster.hierarchy import cut_tree, ward
+
     features = np.stack([possible.mean(axis=(0, 1)), possible.std(axis=(0, 1))], axis=1)
-    found: list[tuple[int, ...]] = [(k,) for k in range(len(features))]
-    while len(found) > max(count, 1):
-        pairs = [(i, j) for i in range(len(found)) for j in range(i + 1, len(found))]
-        i, j = min(pairs, key=lambda ij: _ward(features, found[ij[0]], found[ij[1]]))
-        found[i] = tuple(sorted(found[i] + found[j]))
-        del found[j]
-    return found
-
-
-def _ward(features: Shares, one: tuple[int, ...], other: tuple[int, ...]) -> float:
-    """Return what joining two groups adds to the squares within."""
-    apart = features[list(one)].mean(axis=0) - features[list(other)].mean(axis=0)
-    weight = len(one) * len(other) / (len(one) + len(other))
-    return float(weight * (apart**2).sum())
+    group = cut_tree(ward(features), max(count, 1))[:, 0]
+    return sorted(tuple(np.flatnonzero(group == one).tolist()) for one in np.unique(group))
 
 
 def choose(possible: Shares, *, workers: int, work: float) -> Placement:
