@@ -277,7 +277,7 @@ class TestShipped:
         asked = [self._row(example, count) for count in (1, 3)]
         told = {n for row in asked for n, v in zip(features.NAMES, row, strict=True) if v == v}
         for name in ("runs", "runs_cost"):
-            quick, *_ = registry.load_lightest(SHIPPED.parent / name)
+            quick, *_ = registry.load(SHIPPED.parent / name)
             assert isinstance(quick, QuickModel)
             used = {features.NAMES[i] for _, t in quick.trees for i in t.feature[t.left >= 0]}
             assert used

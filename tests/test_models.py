@@ -86,7 +86,7 @@ def test_a_saved_model_answers_the_same(name: str, tmp_path: Path) -> None:
     near = partial(np.testing.assert_allclose, atol=1e-5 if has_boosting else 0.0)
     near(model.predict(X), again.predict(X))
     if model.calibration_ is not None:
-        near(model.predict_interval(X, 0.8), again.predict_interval(X, 0.8))
+        near(model.predict_band(X, 0.8), again.predict_band(X, 0.8))
     assert (features, metrics) == ({"names": []}, {"a": 1})
     assert (tmp_path / "m" / "card.md").read_text() == "card"
 

@@ -288,7 +288,7 @@ def best_of(results: list[Contest]) -> str:
 
 def keep_only(guarded: Guarded, stack: Stack, problem: Problem, name: str) -> None:
     """Give one member all the weight, and calibrate the intervals to it."""
-    stack.use_only(name)
+    stack.weights_ = np.array([float(n == name) for n, _ in stack._named()])
     known = stack._remove(problem._given(stack), problem.offset)
     guarded.calibration_ = stack._calibrate(problem.X, known, problem.groups, problem.is_censored)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -112,10 +112,7 @@ def calibrate(
         inner, inner_scaling = _slopes(X[train], sizes[train], weights[train])
         scores[test] = sizes[test] / _difficulty(X[test], inner, inner_scaling)
     spread = _sorted(scores, weights, labels.size)
-    return Calibration(
-        scores=spread.scores, levels=spread.levels, groups=spread.groups, slopes=slopes,
-        scaling=scaling,
-    )  # fmt: skip
+    return replace(spread, slopes=slopes, scaling=scaling)
 
 
 def _folds(codes: NDArray[np.intp], groups: int) -> Iterator[tuple[Any, Any]]:

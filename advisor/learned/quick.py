@@ -1,7 +1,7 @@
 """A saved model's answers without scikit-learn and XGBoost, which take seconds to import.
 
 Only for what ships: a guard around trees, boosted or a forest, alone or as the members of a stack
-that have any weight. The numbers are those of ``registry.load``, which serves every other model.
+that have any weight. The numbers are those of the estimators, which serve every other model.
 """
 
 from __future__ import annotations

@@ -130,20 +130,12 @@ def _steadily(read: Callable[[Path], _T]) -> Callable[[Path], _T]:
 
 
 @_steadily
-def load(folder: Path) -> tuple[RunRegressor, dict[str, Any], dict[str, Any]]:
+def load(folder: Path) -> tuple[RunRegressor | QuickModel, dict[str, Any], dict[str, Any]]:
     """Return a saved model, its ``features.json`` and its ``metrics.json``.
 
-    Raises ModelError if a file is missing, was changed, or is of another format.
+    Without scikit-learn and XGBoost where the model needs neither. Raises ModelError if a file is
+    missing, was changed, or is of another format.
     """
-    about, learned = _verified(folder)
-    return _built(folder, about, learned), *_beside(folder)
-
-
-@_steadily
-def load_lightest(
-    folder: Path,
-) -> tuple[RunRegressor | QuickModel, dict[str, Any], dict[str, Any]]:
-    """Return the same, without scikit-learn and XGBoost where the model needs neither."""
     from advisor.learned.quick import QuickModel
 
     about, learned = _verified(folder)
@@ -151,7 +143,8 @@ def load_lightest(
         quick = QuickModel.of(about["estimator"], learned, int(about["features_in"]))
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise ModelError(f"{folder}: cannot be read ({error})", hint=_HINT) from error
-    return quick or _built(folder, about, learned), *_beside(folder)
+    model = quick or _built(folder, about, learned)
+    return model, _read(folder / "features.json"), _read(folder / "metrics.json")
 
 
 def _built(folder: Path, about: Mapping[str, Any], learned: Mapping[str, Any]) -> RunRegressor:
@@ -167,10 +160,6 @@ def _built(folder: Path, about: Mapping[str, Any], learned: Mapping[str, Any]) -
     except (OSError, KeyError, TypeError, ValueError, IndexError, UsageError) as error:
         raise ModelError(f"{folder}: cannot be read ({error})", hint=_HINT) from error
     return model
-
-
-def _beside(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    return _read(folder / "features.json"), _read(folder / "metrics.json")
 
 
 def _verified(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -68,10 +68,6 @@ class Stack(RunRegressor):
         """Return the columns that a member takes: series only where it can read them."""
         return X if getattr(member, "channels", 0) else X[:, : self.static_columns]
 
-    def use_only(self, name: str) -> None:
-        """Give one member all the weight."""
-        self.weights_ = np.array([float(n == name) for n, _ in self._named()])
-
     def _calibrate(self, X: Floats, r: Floats, groups: Any, bounds: Any) -> Calibration:
         # The errors that the weights were chosen on: some members' few weights cannot flatter
         # hundreds of rows by much, and a second round of folds would cost ten times the fit.
@@ -180,7 +176,7 @@ class Guarded(RunRegressor):
         return self.member_._calibrate(X, r, groups, bounds)
 
     def _twin(self) -> RunRegressor:
-        twin = (_default() if self.member is None else self.member)._bare()
+        twin = (Stack() if self.member is None else self.member)._bare()
         twin.set_params(
             is_adaptive=self.is_adaptive, n_jobs=self.n_jobs, random_state=self.random_state
         )
@@ -201,7 +197,7 @@ class Guarded(RunRegressor):
         return self.member is not None and self.member._is_multiplicative
 
     def _named(self) -> Sequence[tuple[str, RunRegressor]]:
-        return [("member", _default() if self.member is None else self.member)]
+        return [("member", Stack() if self.member is None else self.member)]
 
     def state(self) -> State:
         """Return what was learned as plain data and arrays."""
@@ -218,8 +214,3 @@ class Guarded(RunRegressor):
         self.outside_ = None if outside is None else Calibration.from_state(outside)
         self.member_ = self._twin().blank(self.n_features_in_)
         self.member_.restore(state["member"])
-
-
-def _default() -> RunRegressor:
-
-    return Stack()

@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import IO, Any, Final, Literal, cast, get_args
 
@@ -100,7 +101,7 @@ def train_on_dask(
     dask_xgboost: Any = importlib.import_module("xgboost.dask")
     client: Any = importlib.import_module("distributed").get_client()
     parts = client.map(_read, list(paths), fmt=fmt, target=target, pure=False)
-    told: list[_Told] = client.gather(client.map(_told, parts, pure=False))
+    told: list[_Told] = client.gather(client.map(attrgetter("told"), parts, pure=False))
     asked = _joined([t.left_out for t in told if t.left_out is not None])
     if asked is None or not any(t.rows for t in told):
         raise ModelError(
@@ -144,10 +145,6 @@ def _read(path: Path, *, fmt: str, target: str) -> _Part:
         sha256=data_hash(asked.records),
     )
     return _Part(rows, left, told)
-
-
-def _told(part: _Part) -> _Told:
-    return part.told
 
 
 def _is_left_out(program: str) -> bool:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -282,25 +283,18 @@ class Attained(Ordered):
 class Gittins(Attained):
     """2D-LAS whose queues are ordered by the Gittins index of the service so far."""
 
-    def __init__(
-        self,
-        jobs: JobTable,
-        cluster: SharedCluster,
-        placement: Placement,
-        parameters: QueueParameters,
-        *,
-        by_service: bool,
-    ) -> None:
-        super().__init__(jobs, cluster, placement, parameters, by_service=by_service)
-        self.samples = np.sort(np.asarray(parameters.service_samples, float))
-        self.index = gittins_index(
-            self.samples, parameters.quantum, as_published=parameters.as_published
-        )
+    @cached_property
+    def _ranks(self) -> tuple[Column, Column]:
+        """Return the service of past jobs, sorted, and the index below each and beyond all."""
+        by = self.parameters
+        samples = np.sort(np.asarray(by.service_samples, float))
+        index = gittins_index(samples, by.quantum, as_published=by.as_published)
+        return samples, np.append(index, 0.0)
 
     def _sort(self) -> None:
         place = self._moved_last()
-        at = np.searchsorted(self.samples, self._attained(), side="right")
-        rank = np.append(self.index, 0.0)[at]
+        samples, index = self._ranks
+        rank = index[np.searchsorted(samples, self._attained(), side="right")]
         self._ordered(place, self.table[SUBMIT], -rank, self.table[QUEUE])
 
 

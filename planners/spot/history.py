@@ -29,7 +29,7 @@ from typing import Final, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from advisor.planners.core import HOUR_S, check_not_negative, check_positive, impossible, refused
+from advisor.planners.core import HOUR_S, check_not_negative, check_positive, impossible
 from advisor.planners.goodput import optimal_interval_s
 from advisor.planners.spot.availability import (
     Column,
@@ -236,7 +236,10 @@ def spot_completion(
     spot_price_usd_per_h : array-like of shape (n,)
         Of one node; only for the bill in a refusal. [USD/h]
     """
-    amounts = _amounts(work_s, nodes, restart_s, hazard)
+    amounts = [np.asarray(value, float) for value in (work_s, nodes, restart_s, hazard)]
+    told = dict(zip(("work_s", "nodes", "restart_s", "hazard"), amounts, strict=True))
+    check_not_negative("spot job", **told)
+    check_positive("spot job", **told | {"restart_s": None})
     if checkpoint_s is None:
         first = [float(column.flat[0]) for column in amounts]
         refuse_without_checkpoints(
@@ -274,20 +277,6 @@ def spot_completion(
         answer.billed_mean_s[rows] = table.interpolated_s(table.billed_mean, work[rows])
         answer.miss_probability[rows] = table.late(work[rows], limit[rows])
     return answer
-
-
-def _amounts(*values: ArrayLike) -> list[Column]:
-    """Return work, nodes, restart time and hazard as columns, refused where they make no sense."""
-    columns = [np.asarray(value, float) for value in values]
-    for name, column in zip(("work_s", "nodes", "restart_s", "hazard"), columns, strict=True):
-        is_good = column >= 0 if name == "restart_s" else column > 0
-        is_good &= np.isfinite(column)
-        if not np.all(is_good):
-            raise refused(
-                f"{name} of {column[~is_good].flat[0]:g} is out of range",
-                "work, nodes and hazard are positive, times are seconds",
-            )
-    return columns
 
 
 def unsaved_billed_s(history: SpotHistory, wall_s: float, up_scale: float = 1.0) -> float:

@@ -31,7 +31,7 @@ from typing import Final, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from advisor.planners.core import check_not_negative, impossible, refused
+from advisor.planners.core import check_not_negative, check_positive, impossible, refused
 from advisor.planners.goodput import RESTART_AFTER_ADDITION_S, restart_after_removal_s
 from advisor.planners.spot.availability import Column, SpotTrace
 
@@ -129,12 +129,7 @@ def replay_strategy(
     rate = np.arange(nodes + 1) / nodes if speed is None else np.asarray(speed, float)
     if rate.shape != (nodes + 1,) or rate[0] != 0 or not rate[-1] > 0:
         raise ValueError(f"speed must have {nodes + 1} values from 0 to a positive one")
-    if not (work_s > 0 and checkpoint_interval_s > 0 and checkpoint_s >= 0):
-        raise refused(
-            f"work {work_s:g} s and checkpoint interval {checkpoint_interval_s:g} s must be "
-            "positive",
-            "give both in seconds",
-        )
+    check_positive("replay", work_s=work_s, checkpoint_interval_s=checkpoint_interval_s)
     check_not_negative(
         "replay", start_s=start_s, work_s=work_s, checkpoint_s=checkpoint_s, speed=rate
     )

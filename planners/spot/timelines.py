@@ -74,9 +74,7 @@ def replay_alternating(job: SpotJob, spells: Spells, start_s: ArrayLike) -> Rent
     start = np.atleast_1d(np.asarray(start_s, float))
     attempt = np.full(start.shape, job.attempt_s)
     if not start.size:
-        return Rental(
-            finish_s=start, spot_s=start, on_demand_s=start, rented_s=start, changes=start
-        )
+        return Rental.alike(start)
     first_s, is_there = _spot_at_submission(spells, start)
     is_direct = is_there & (first_s - job.restart_s >= attempt - 1e-9)
     kept = np.where(is_there, job.kept_s(first_s), 0.0)
@@ -145,10 +143,7 @@ def growing_timeline(
     edges = np.unique(np.concatenate([begins, ends]))
     if edges.size < 2:
         none = np.zeros(0)
-        return Timeline(
-            begin_s=none, length_s=none, rate=none, is_planned=none.astype(bool),
-            spot_share=none, on_demand_share=none,
-        )  # fmt: skip
+        return Timeline.of_spells(Spells(up_start_s=none, up_length_s=none, end_s=1.0))
     at_begin, at_end = np.searchsorted(edges, begins), np.searchsorted(edges, ends)
     joins = np.bincount(at_begin, minlength=edges.size)
     goes = np.bincount(at_end, minlength=edges.size)

@@ -99,7 +99,6 @@ def used_least(accesses: ArrayLike, capacity: int, *, by_count: bool, warm: int 
 
 
 lru: Final = partial(used_least, by_count=False)
-lfu: Final = partial(used_least, by_count=True)
 
 
 def foreseen(
@@ -554,4 +553,6 @@ def _served(
     order, count = np.concatenate(layer), sum(len(one) for one in layer[:warm])
     if expected is not None:
         return foreseen(order, cached, expected, warm=count)
-    return {"lru": lru, "lfu": lfu, "oracle": oracle}[policy](order, cached, warm=count)
+    if policy == "oracle":
+        return oracle(order, cached, warm=count)
+    return used_least(order, cached, by_count=policy == "lfu", warm=count)
