@@ -1,5 +1,7 @@
 """The configuration to try next for a job, from its own runs and those of other jobs.
 
+Further parts: run records as jobs by configurations, and what to try next for one of them.
+
 here        in the text   meaning
 prices      p_jc          cost of job j on configuration c; nan where it did not complete
 anchor      a             the configuration of the job's own run that completed
@@ -15,6 +17,13 @@ A run that failed or timed out says that the machines were too small. What is tr
 than ``GROWTH`` times as much an hour as the largest that failed: doubling pays for few failures on
 the way to what is enough. Of those, the best by the score. The rule is our own; the price stands
 for the size, for it is known of everything.
+
+Regret of a choice: the cost of what looks best over the cost of what is best.
+
+For each job with runs on several configurations: price of the chosen run over the price of the
+best. Only completed runs can be chosen; where every run of a job has a cost the price is the
+cost, else the time. Beside it stand the constant answer (the configuration that is best on
+average over the other families) and the random one.
 """
 
 from __future__ import annotations
@@ -29,14 +38,6 @@ from numpy.typing import ArrayLike, NDArray
 from advisor.answer import Recorded
 from advisor.errors import UsageError
 from advisor.records import RunRecord
-
-# Regret of a choice: the cost of what looks best over the cost of what is best.
-#
-# For each job with runs on several configurations: price of the chosen run over the price of the
-# best. Only completed runs can be chosen; where every run of a job has a cost the price is the
-# cost, else the time. Beside it stand the constant answer (the configuration that is best on
-# average over the other families) and the random one.
-
 
 Floats = NDArray[np.float64]
 
@@ -306,9 +307,6 @@ def _ridge(x: Floats, y: Floats, at: Floats, penalty: float) -> float:
     gram = centred.T @ centred + penalty * np.eye(x.shape[1])
     slope = np.linalg.solve(gram, centred.T @ (y - y.mean()))
     return float(y.mean() + slope @ (at - middle))
-
-
-# Run records as jobs by configurations, and what to try next for one of them.
 
 
 _MEAN: Final = "_mean"  # how the means of a run's readings are called among its facts

@@ -1,4 +1,12 @@
-"""Errors of an estimator on each split, beside those of the baselines."""
+"""Errors of an estimator on each split, beside those of the baselines.
+
+Selection of the estimator to keep: the one whose choices on left-out jobs cost least.
+
+A fitted stack holds every member's answers to rows whose job was left out. The stack's own
+answers to a job use weights that were fitted without that job; intervals likewise use the errors
+on other jobs (all others, where there are no more than ``_MOST_FOLDS``). So nothing that is
+scored has been seen, and no further fit is needed.
+"""
 
 from __future__ import annotations
 
@@ -232,14 +240,6 @@ def _rank_correlation(a: Floats, b: Floats) -> float | None:
 
 
 _LEAST_ROWS: Final = 2  # that an estimator can be fitted on
-
-
-# Selection of the estimator to keep: the one whose choices on left-out jobs cost least.
-#
-# A fitted stack holds every member's answers to rows whose job was left out. The stack's own
-# answers to a job use weights that were fitted without that job; intervals likewise use the errors
-# on other jobs (all others, where there are no more than ``_MOST_FOLDS``). So nothing that is
-# scored has been seen, and no further fit is needed.
 
 
 STACK: Final = "stack"

@@ -2,6 +2,19 @@
 
 Only for what ships: a guard around trees, boosted or a forest, alone or as the members of a stack
 that have any weight. The numbers are those of the estimators, which serve every other model.
+
+The range of each feature that a model has seen, and how far beyond it a row may lie.
+
+here        meaning
+low, high   of a feature over the rows that were learned from
+distance    root of the sum of squares of how far a row's known features leave their ranges, each
+            in units of its range; 0 inside
+reach       the distance within which nine of ten rows of a left-out group lie from the ranges of
+            the others: the errors that the intervals are made of were made at such distances
+part        rows that agree on which of the ``parted_columns`` are positive: each has ranges of
+            its own, and covers nothing with fewer than ``LEAST_ROWS`` rows
+
+Needs NumPy alone, so that whoever only asks whether a model covers a run loads nothing heavy.
 """
 
 from __future__ import annotations
@@ -94,20 +107,6 @@ class Trees:
             node = np.where(inner, below, node)
         leaves: Floats = self.threshold[node].sum(axis=1, dtype=float)
         return self.base + self.share * leaves
-
-
-# The range of each feature that a model has seen, and how far beyond it a row may lie.
-#
-# here        meaning
-# low, high   of a feature over the rows that were learned from
-# distance    root of the sum of squares of how far a row's known features leave their ranges, each
-#             in units of its range; 0 inside
-# reach       the distance within which nine of ten rows of a left-out group lie from the ranges of
-#             the others: the errors that the intervals are made of were made at such distances
-# part        rows that agree on which of the ``parted_columns`` are positive: each has ranges of
-#             its own, and covers nothing with fewer than ``LEAST_ROWS`` rows
-#
-# Needs NumPy alone, so that whoever only asks whether a model covers a run loads nothing heavy.
 
 
 LEAST_ROWS: Final = 10  # fewer say nothing of a range

@@ -3,6 +3,12 @@
 min_w sum_i |y_i - sum_m w_m p_im| + pull to equal weights, w >= 0, sum w = 1, where p_im is member
 m's prediction of row i with its group left out (Wolpert 1992; Breiman 1996, with his constraint).
 Solved as least squares with Huber's weights. Every member sees the same rows and the same folds.
+
+Physics where the data end: outside what was seen the learned correction is not trusted.
+
+A row is outside where it lies farther from what was seen than left-out groups do, or differs
+where all training rows agreed (``quick.Hull``). There the answer is physics alone (the offset
+plus the usual correction), and the interval is that of physics alone on left-out jobs.
 """
 
 from __future__ import annotations
@@ -129,13 +135,6 @@ def convex_weights(left_out: Floats, y: Floats) -> Floats:
         weights, _ = nnls(design, target)
         weights = weights / weights.sum()
     return np.asarray(weights)
-
-
-# Physics where the data end: outside what was seen the learned correction is not trusted.
-#
-# A row is outside where it lies farther from what was seen than left-out groups do, or differs
-# where all training rows agreed (``quick.Hull``). There the answer is physics alone (the offset
-# plus the usual correction), and the interval is that of physics alone on left-out jobs.
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -81,6 +81,3 @@ def read_runs_as(name: str, path: Path, machines: Instances | None = None) -> li
     reader = getattr(data.laboratory(module), function)
     records: list[RunRecord] = reader(path, machines) if name in TRACKERS else reader(path)
     return records
-
-
-# Read runs of other formats as records: one format a file.

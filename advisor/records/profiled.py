@@ -1,5 +1,8 @@
 """A profiled job as a run record: what is asked of a learned model, and what a real run labels.
 
+Further parts: records of the real runs that ``advisor runs actual`` noted in a journal
+(``jobs.journal``); machines of the catalogue as records name them.
+
 The anchor is the host, as one core: with several threads a step's processor time stands for its
 time on one core, since the models' anchors are single cores. Physics is the estimate of
 ``advisor recommend``, handed in and kept in the fact ``analytic_time_s``: what is learned from
@@ -207,9 +210,6 @@ def _work_facts(work: Work, batch: float) -> dict[str, Fact]:
     return facts
 
 
-# Records of the real runs that ``advisor runs actual`` noted in a journal (``jobs.journal``).
-
-
 # Of a record, what the measured step of its entry says.
 LABEL: Final = ("record_id", "time_s", "cost_usd", "status", "replicate")
 # Nine of ten start-ups are known to within a third. Where a fifth of a job is no steps, the steps
@@ -288,9 +288,6 @@ def _labelled(entry: Entry, noted: Counter[str]) -> dict[str, Any] | None:
         "replicate": replicate,
     }
     return row
-
-
-# Machines of the catalogue as records name them.
 
 
 def machines_of(catalogue: Catalogue, type_index: int, count: int) -> Instances:

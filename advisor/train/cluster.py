@@ -1,5 +1,8 @@
 """Boosted trees on a Dask cluster, for more runs than one machine's memory holds.
 
+Further parts: backends of parallel work: this machine, or an existing Dask or Ray cluster;
+progress of a long fit: bars on a terminal, a line every few seconds where there is none.
+
 Every file of runs is read by a worker, and its rows stay there: XGBoost exchanges histograms, not
 rows. A fifth of the programs, told by a hash of their names so that all workers agree, is left out
 of the fit: the intervals, and what is said of the errors, are made of them (split-conformal
@@ -222,9 +225,6 @@ def _trained(
     return model, {**found, "own": beside_shipped(asked, own, model, answers)}
 
 
-# Backends of parallel work: this machine, or an existing Dask or Ray cluster.
-
-
 Backend = Literal["loky", "dask", "ray"]
 BACKENDS: Final[tuple[Backend, ...]] = get_args(Backend)
 _TIMEOUT_S: Final = 15.0
@@ -310,9 +310,6 @@ def _gone(name: str, address: str | None, error: BaseException) -> ModelError:
         + (str(error).strip() or type(error).__name__).splitlines()[0],
         hint="nothing was lost: start it again and repeat the command, or use --backend loky",
     )
-
-
-# Progress of a long fit: bars on a terminal, a line every few seconds where there is none.
 
 
 PERIOD_S: Final = 5.0  # between lines: seldom enough for a log, often enough to be seen alive

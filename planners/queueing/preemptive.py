@@ -1,12 +1,17 @@
 """Policies that order all jobs at every event and let the first that fit run.
 
-Further parts: the two policies that never preempt: first in first out, and first that fits.
-
 ``Shortest`` is exact in ties as the published simulator is: its list is sorted stably and keeps
 its order. ``Attained`` and ``Gittins`` walk queues 0, 1, 2; in a queue the running jobs stand
 before the waiting ones, each in the order in which they came to stand there.
 
 Jobs in the system are columns of one array, sorted and picked together.
+
+The two policies that never preempt: first in first out, and first that fits.
+
+A pass over waiting jobs in order, skipping those that do not fit, takes at each step the
+earliest whose size still fits: room only shrinks during a pass, so a skipped job never fits
+later in it. Waiting jobs are therefore kept in one line per size, and a pass costs as many looks
+as there are sizes.
 """
 
 from __future__ import annotations
@@ -324,14 +329,6 @@ def gittins_index(samples: Column, quantum: float, *, as_published: bool = False
         chance, cost = np.round(chance, 5) * 1e6, np.round(cost, 5)
     index: Column = np.round(chance / cost, 4) if as_published else chance / cost
     return index
-
-
-# The two policies that never preempt: first in first out, and first that fits.
-#
-# A pass over waiting jobs in order, skipping those that do not fit, takes at each step the
-# earliest whose size still fits: room only shrinks during a pass, so a skipped job never fits
-# later in it. Waiting jobs are therefore kept in one line per size, and a pass costs as many looks
-# as there are sizes.
 
 
 class Waiting(Engine):

@@ -1,8 +1,6 @@
 """A shared cluster: when jobs start and end under a scheduling policy.
 
-Further parts: engines by the name of their scheduling policy; the start of a job that is submitted
-now, knowing who runs and who waits; one more job on a shared cluster: how long it waits, and
-whether renting beats waiting.
+Further parts: engines by the name of their scheduling policy.
 
 Policies (``planners.queueing.simulator``): ``fifo`` waits behind the first job that does not fit;
 ``fit-first`` lets later jobs pass it; ``shortest`` and ``shortest-gpu`` run the least remaining
@@ -12,6 +10,36 @@ known distribution of service. Symbols are in ``planners.queueing.engine``.
 
 Source: Gu et al., "Tiresias", NSDI'19, and the outputs of its published simulator, which the
 policies reproduce (``tests/golden/tiresias``). Times need not be whole; whole ones stay exact.
+
+The start of a job that is submitted now, knowing who runs and who waits.
+
+=====================  ==========================================================================
+here                   meaning, unit
+=====================  ==========================================================================
+elapsed                how long a running job has been computing. [s]
+``S(d)``               share of jobs that compute longer than d: Kaplan and Meier's estimate from
+                       jobs that ended and, cut short, from those that run.
+=====================  ==========================================================================
+
+Nobody knows how long the others will go on. Each draw gives every running job a duration from
+``S(d) / S(elapsed)`` and every waiting one from ``S(d)``, and lets the cluster run on until the
+own job starts. Jobs that come later never pass it under ``fifo``; under ``fit-first`` they
+might, and are left out. Beyond the longest duration seen the tail is exponential with the mean
+of what was seen. Kaplan and Meier (1958); the forecast is our own.
+
+One more job on a shared cluster: how long it waits, and whether renting beats waiting.
+
+The job is inserted into the recorded trace at random times, each time with a duration drawn from
+its predicted interval: the simulation runs up to the insertion, is copied, and the copy runs on
+until the job has ended. So what the job itself changes for the others is part of the answer.
+
+==================== ===========================================================================
+here                 meaning, unit
+==================== ===========================================================================
+completion           from submission to the end, on the shared cluster. [s]
+break-even value     what an hour of earlier results must be worth to rent: the rent's extra cost
+                     by the hours that it saves. [USD/h]
+==================== ===========================================================================
 """
 
 from __future__ import annotations
@@ -35,8 +63,6 @@ from advisor.planners.queueing.engine import (
     SharedCluster,
 )
 from advisor.planners.queueing.preemptive import Attained, Gittins, Ordered, Shortest, Waiting
-
-# Engines by the name of their scheduling policy.
 
 
 def engine(
@@ -107,23 +133,6 @@ def simulate_queue(
         delay_s=completion - jobs.duration_s,
         preemptions=np.asarray(run.preemptions, np.int64),
     )
-
-
-# The start of a job that is submitted now, knowing who runs and who waits.
-#
-# =====================  ==========================================================================
-# here                   meaning, unit
-# =====================  ==========================================================================
-# elapsed                how long a running job has been computing. [s]
-# ``S(d)``               share of jobs that compute longer than d: Kaplan and Meier's estimate from
-#                        jobs that ended and, cut short, from those that run.
-# =====================  ==========================================================================
-#
-# Nobody knows how long the others will go on. Each draw gives every running job a duration from
-# ``S(d) / S(elapsed)`` and every waiting one from ``S(d)``, and lets the cluster run on until the
-# own job starts. Jobs that come later never pass it under ``fifo``; under ``fit-first`` they
-# might, and are left out. Beyond the longest duration seen the tail is exponential with the mean
-# of what was seen. Kaplan and Meier (1958); the forecast is our own.
 
 
 # Policies under which a job that runs is never stopped for another one.
@@ -216,21 +225,6 @@ def drawn_s(ended_s: Column, running_s: Column, since_s: Column, draws: int, see
     tail = np.maximum(longest, since_s) + rng.exponential(mean, level.shape)
     found = np.where(at < length.size, np.append(length, np.inf)[at], tail)
     return np.maximum(found, since_s + _LEAST_S)
-
-
-# One more job on a shared cluster: how long it waits, and whether renting beats waiting.
-#
-# The job is inserted into the recorded trace at random times, each time with a duration drawn from
-# its predicted interval: the simulation runs up to the insertion, is copied, and the copy runs on
-# until the job has ended. So what the job itself changes for the others is part of the answer.
-#
-# ==================== ===========================================================================
-# here                 meaning, unit
-# ==================== ===========================================================================
-# completion           from submission to the end, on the shared cluster. [s]
-# break-even value     what an hour of earlier results must be worth to rent: the rent's extra cost
-#                      by the hours that it saves. [USD/h]
-# ==================== ===========================================================================
 
 
 # Arrivals before the window fill the cluster, those after it keep it busy while the job runs.

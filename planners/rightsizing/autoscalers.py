@@ -1,7 +1,5 @@
 """Ways of setting limits that are fixed, or learn slowly from what was used.
 
-Further parts: a histogram whose samples fade, as Kubernetes' autoscaler and Autopilot keep it.
-
 ======================  =========================================================================
 policy                  limit
 ======================  =========================================================================
@@ -27,6 +25,20 @@ References
 .. [1] kubernetes/autoscaler: flags of the vertical-pod-autoscaler's recommender.
 .. [2] K. Rzadca et al., "Autopilot: Workload Autoscaling at Google," EuroSys 2020.
 .. [3] robusta-dev/krr: the "simple" strategy's defaults.
+
+A histogram whose samples fade, as Kubernetes' autoscaler and Autopilot keep it.
+
+======================  =========================================================================
+here                    meaning, unit
+======================  =========================================================================
+half-life               after it a sample weighs half as much as a new one. [s]
+bucket k                from ``first (r^k - 1) / (r - 1)``, r = 1.05: buckets grow by 5 %
+======================  =========================================================================
+
+References
+----------
+.. [1] kubernetes/autoscaler, vertical-pod-autoscaler: ``recommender`` flags and the exponential
+   histogram's first bucket and ratio (facts).
 """
 
 from __future__ import annotations
@@ -39,21 +51,6 @@ import numpy as np
 
 from advisor.planners.core import HOUR_S, MIB
 from advisor.planners.rightsizing.replay import Controller, Period, RecordedUsage, ResourceLimits
-
-# A histogram whose samples fade, as Kubernetes' autoscaler and Autopilot keep it.
-#
-# ======================  =========================================================================
-# here                    meaning, unit
-# ======================  =========================================================================
-# half-life               after it a sample weighs half as much as a new one. [s]
-# bucket k                from ``first (r^k - 1) / (r - 1)``, r = 1.05: buckets grow by 5 %
-# ======================  =========================================================================
-#
-# References
-# ----------
-# .. [1] kubernetes/autoscaler, vertical-pod-autoscaler: ``recommender`` flags and the exponential
-#    histogram's first bucket and ratio (facts).
-
 
 RATIO: Final = 1.05
 

@@ -1,7 +1,5 @@
 r"""A recorded run under limits that a policy sets, one CFS period after another.
 
-Further parts: nouns of limited runs: what one used, may use, and what came of it under a policy.
-
 ======================  =========================================================================
 here                    meaning, unit
 ======================  =========================================================================
@@ -22,6 +20,18 @@ Readings are taken as even inside: what is busier inside a reading than its mean
 References
 ----------
 .. [1] P. Turner, B. B. Rao, N. Rao, "CPU bandwidth control for CFS," Linux Symposium 2010.
+
+Nouns of limited runs: what one used, may use, and what came of it under a policy.
+
+===============================================================================================
+here                  meaning, unit
+===============================================================================================
+``step_s``            length of a reading of the recorded series. [s]
+``period_s``          CFS period: a quota is granted anew at its begin. [s]
+limit                 CPU: what the group may use of each period, in cores; memory: beyond it the
+                      group is killed. [bytes]
+slack                 limit less usage, over time. [core-h, GiB-h]
+===============================================================================================
 """
 
 from __future__ import annotations
@@ -34,19 +44,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from advisor.planners.core import GIB, HOUR_S, PlanningError, check_not_negative, check_positive
-
-# Nouns of limited runs: what one used, may use, and what came of it under a policy.
-#
-# ===============================================================================================
-# here                  meaning, unit
-# ===============================================================================================
-# ``step_s``            length of a reading of the recorded series. [s]
-# ``period_s``          CFS period: a quota is granted anew at its begin. [s]
-# limit                 CPU: what the group may use of each period, in cores; memory: beyond it the
-#                       group is killed. [bytes]
-# slack                 limit less usage, over time. [core-h, GiB-h]
-# ===============================================================================================
-
 
 Array = NDArray[np.float64]
 

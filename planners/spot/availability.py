@@ -410,9 +410,6 @@ def _summed(values: Column) -> Column:
     return np.concatenate([[0.0], np.cumsum(values)])
 
 
-# Bands of AWS Spot Advisor: how often spot instances are taken away, and the hazard meant.
-
-
 # Share of instances taken away in the last month, by band, as the band's middle (0.25 for the open
 # one). The hazard is relative to the open band, where we assume that the traced GPU types of
 # 2022-2023 stood: the advisor's history does not say.

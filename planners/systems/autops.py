@@ -260,6 +260,3 @@ def exchange(
         "dedicated_s": own_s,
         "shared_s": own_s + delay_s,
     }
-
-
-# Aggregation of gradients as a service that several jobs share.

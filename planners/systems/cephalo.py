@@ -1,9 +1,5 @@
 """Uneven batches and uneven state on mixed GPUs (Cephalo).
 
-Further parts: splitting sharded training state over GPUs that have unequal room (Cephalo);
-splitting a batch over unlike workers: smallest maximum time, then balance, then least memory;
-plain data parallelism on unlike devices: every kind computes for equally long.
-
 Two decisions are kept apart: which GPU computes how many samples, and which GPU stores how much
 of the sharded training state.
 
@@ -26,6 +22,47 @@ micro-batches); here the answer is searched over the possible maxima, and each i
 dynamic programme over (GPU, batch), so that 64 GPUs take a fraction of a second. Same answers as
 the authors' code.
 Source: Guo et al., "Cephalo" (ICS'25); repository benson-guo/cephalo, MIT, ``split_workload.py``.
+
+Splitting sharded training state over GPUs that have unequal room (Cephalo).
+
+| here        | Cephalo     | meaning                                                        |
+|-------------|-------------|----------------------------------------------------------------|
+| ``room``    | spare       | usable memory less what the computation takes [bytes]          |
+| ``level``   | min_params  | the largest shard: ``shard = min(room, level)`` [bytes]        |
+
+It is water-filling and solved exactly, without iteration. Source: Guo et al., "Cephalo"
+(ICS'25); repository benson-guo/cephalo, MIT, ``split_workload.py``.
+
+Splitting a batch over unlike workers: smallest maximum time, then balance, then least memory.
+
+| here          | Cephalo | meaning                                                             |
+|---------------|---------|---------------------------------------------------------------------|
+| ``b``, ``u``  | b, m    | samples of a worker and its micro-batch, one row an option          |
+| ``weight``    | k       | what a micro-batch costs besides time: its size, or its memory      |
+| ``maximum``   | -       | the slowest worker's time, searched over the options' times [s]     |
+
+For a maximum the least total weight is a min-plus dynamic programme over (worker, samples);
+feasible maxima are an upper set, found by galloping from a lower bound and halving. Exact.
+
+Where slow links set the pace, splits of very different balance take the same time. Among those
+the least maximum of the computing alone is found in the same way, so that least is lost when a
+link turns out faster than assumed. (Cephalo leaves such ties to the order of its search.)
+
+Plain data parallelism on unlike devices: every kind computes for equally long.
+
+| here        | Cephalo | meaning                                                 |
+|-------------|---------|---------------------------------------------------------|
+| ``batch``   | B       | samples of a step over all devices                      |
+| ``b``       | b_i     | samples of one device of a kind                         |
+| ``largest`` | m       | largest micro-batch that fits on a device of the kind   |
+| ``T(b)``    | t       | a t(b / a) with a = ceil(b / largest) micro-batches [s] |
+
+Devices of a kind are alike, so the split is one number a kind: the least maximum of T_k(b_k)
+with sum n_k b_k >= B (what is over is left out on some devices of the kind that can spare it). T
+rises with b, since a micro-batch's time per sample falls with its size: so the least maximum is
+found by halving. Exact, as the split above is, but without its coupling through shared memory:
+each device holds the whole state. The gradient is weighted by b_i / B
+(``examples/uneven_ddp.py``).
 """
 
 from __future__ import annotations
@@ -48,16 +85,6 @@ from advisor.planners.core import (
     impossible,
     refused,
 )
-
-# Splitting sharded training state over GPUs that have unequal room (Cephalo).
-#
-# | here        | Cephalo     | meaning                                                        |
-# |-------------|-------------|----------------------------------------------------------------|
-# | ``room``    | spare       | usable memory less what the computation takes [bytes]          |
-# | ``level``   | min_params  | the largest shard: ``shard = min(room, level)`` [bytes]        |
-#
-# It is water-filling and solved exactly, without iteration. Source: Guo et al., "Cephalo"
-# (ICS'25); repository benson-guo/cephalo, MIT, ``split_workload.py``.
 
 
 def level_shards(state_bytes: float, capacity: Floats, in_use: Floats) -> Floats:
@@ -84,22 +111,6 @@ def level_shards(state_bytes: float, capacity: Floats, in_use: Floats) -> Floats
     level = levels[int(np.argmax(levels <= ascending))] if (levels <= ascending).any() else np.inf
     shards: Floats = np.minimum(room, level)
     return shards
-
-
-# Splitting a batch over unlike workers: smallest maximum time, then balance, then least memory.
-#
-# | here          | Cephalo | meaning                                                             |
-# |---------------|---------|---------------------------------------------------------------------|
-# | ``b``, ``u``  | b, m    | samples of a worker and its micro-batch, one row an option          |
-# | ``weight``    | k       | what a micro-batch costs besides time: its size, or its memory      |
-# | ``maximum``   | -       | the slowest worker's time, searched over the options' times [s]     |
-#
-# For a maximum the least total weight is a min-plus dynamic programme over (worker, samples);
-# feasible maxima are an upper set, found by galloping from a lower bound and halving. Exact.
-#
-# Where slow links set the pace, splits of very different balance take the same time. Among those
-# the least maximum of the computing alone is found in the same way, so that least is lost when a
-# link turns out faster than assumed. (Cephalo leaves such ties to the order of its search.)
 
 
 Ints = NDArray[np.int64]
@@ -471,23 +482,6 @@ def _finish(
         step_s=job.layers * max(times) + job.optimizer_s,
         exposed_s=job.layers * (max(times) - max(computed)),
     )
-
-
-# Plain data parallelism on unlike devices: every kind computes for equally long.
-#
-# | here        | Cephalo | meaning                                                 |
-# |-------------|---------|---------------------------------------------------------|
-# | ``batch``   | B       | samples of a step over all devices                      |
-# | ``b``       | b_i     | samples of one device of a kind                         |
-# | ``largest`` | m       | largest micro-batch that fits on a device of the kind   |
-# | ``T(b)``    | t       | a t(b / a) with a = ceil(b / largest) micro-batches [s] |
-#
-# Devices of a kind are alike, so the split is one number a kind: the least maximum of T_k(b_k)
-# with sum n_k b_k >= B (what is over is left out on some devices of the kind that can spare it). T
-# rises with b, since a micro-batch's time per sample falls with its size: so the least maximum is
-# found by halving. Exact, as the split above is, but without its coupling through shared memory:
-# each device holds the whole state. The gradient is weighted by b_i / B
-# (``examples/uneven_ddp.py``).
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,5 @@
 """Workers that join and leave: a schedule of worker counts beside the best fixed one (Hydrozoa).
 
-Further parts: the dynamic program behind ``planners.systems.hydrozoa``: which workers in which
-phase; the gradient noise scale, from squared norms of gradients at two batch sizes.
-
 ===================  ============  =============================================================
 here                 in papers     meaning, unit
 ===================  ============  =============================================================
@@ -26,6 +23,37 @@ workers keeps every (time, bill) that no other one beats, and so gives the whole
 Sources: Hydrozoa (Guo et al., MLSys'22; abstract only, its formulas are not public here);
 McCandlish et al. 2018, arXiv 1812.06162, eq. 2.11 (needed samples and steps); the noise
 scale is measured below.
+
+The dynamic program behind ``planners.systems.hydrozoa``: which workers in which phase.
+
+A label is what a partial schedule has taken: time [s] and bill [worker-seconds]. Labels that end
+on the same count of workers compete with each other only, since the next resize depends on the
+count; a label that another one beats in both is dropped. Phase by phase each label is continued
+on every count. That is label setting (Martins, EJOR 16(2), 1984) on a graph of phases x counts.
+
+The gradient noise scale, from squared norms of gradients at two batch sizes.
+
+======================  =========================================================================
+here                    meaning, unit
+======================  =========================================================================
+:math:`G, S`            true gradient, covariance of one sample's
+b, B                    batches: of one pass of one rank, and of a whole step. [samples]
+:math:`m_b, m_B`        means over the sampled steps of :math:`|G_b|^2` and :math:`|G_B|^2`
+noise scale             :math:`tr(S) / |G|^2`: a batch of so many samples needs twice as many
+                        samples in all, and twice the fewest steps. [samples]
+======================  =========================================================================
+
+.. math::
+    E |G_b|^2 = |G|^2 + tr(S) / b
+
+at both batches gives both unknowns. Their ratio is taken of the means, not step by step: a
+single step's is mostly noise. The interval is of means over drawn blocks of neighbouring steps,
+as long as the root of their number, since a step's gradient is much like the one before.
+
+References
+----------
+.. [1] S. McCandlish et al., "An Empirical Model of Large-Batch Training," arXiv 1812.06162,
+   appendix A.1.
 """
 
 from __future__ import annotations
@@ -46,14 +74,6 @@ from advisor.planners.core import (
     refused,
 )
 from advisor.planners.links import expected_maximum
-
-# The dynamic program behind ``planners.systems.hydrozoa``: which workers in which phase.
-#
-# A label is what a partial schedule has taken: time [s] and bill [worker-seconds]. Labels that end
-# on the same count of workers compete with each other only, since the next resize depends on the
-# count; a label that another one beats in both is dropped. Phase by phase each label is continued
-# on every count. That is label setting (Martins, EJOR 16(2), 1984) on a graph of phases x counts.
-
 
 Column = NDArray[np.float64]
 
@@ -424,31 +444,6 @@ def _why_not(front: Sequence[Schedule], deadline_s: float | None, budget_usd: fl
         f"{fastest.time_s / HOUR_S:.2f} h for {fastest.cost_usd:.2f} USD, the cheapest "
         f"{cheapest.time_s / HOUR_S:.2f} h for {cheapest.cost_usd:.2f} USD"
     )
-
-
-# The gradient noise scale, from squared norms of gradients at two batch sizes.
-#
-# ======================  =========================================================================
-# here                    meaning, unit
-# ======================  =========================================================================
-# :math:`G, S`            true gradient, covariance of one sample's
-# b, B                    batches: of one pass of one rank, and of a whole step. [samples]
-# :math:`m_b, m_B`        means over the sampled steps of :math:`|G_b|^2` and :math:`|G_B|^2`
-# noise scale             :math:`tr(S) / |G|^2`: a batch of so many samples needs twice as many
-#                         samples in all, and twice the fewest steps. [samples]
-# ======================  =========================================================================
-#
-# .. math::
-#     E |G_b|^2 = |G|^2 + tr(S) / b
-#
-# at both batches gives both unknowns. Their ratio is taken of the means, not step by step: a
-# single step's is mostly noise. The interval is of means over drawn blocks of neighbouring steps,
-# as long as the root of their number, since a step's gradient is much like the one before.
-#
-# References
-# ----------
-# .. [1] S. McCandlish et al., "An Empirical Model of Large-Batch Training," arXiv 1812.06162,
-#    appendix A.1.
 
 
 _DRAWS: Final = 400
