@@ -62,12 +62,11 @@ def runs_like(job: Job, predictor: Predictor, scatter: float = 0.02) -> list[Run
         for row in np.flatnonzero(columns.status == 0).tolist():
             physics_s = float(columns.step_s[row]) * other.total_steps
             time_s = FACTOR * physics_s * math.exp(rng.normal(0, scatter))
-            made.append(
-                record(
-                    known, machines_of(catalogue, int(index[row]), 1), workers=1,
-                    record_id=f"{family}-{row}", physics_s=physics_s, time_s=time_s,
-                )
+            asked = record(
+                known, machines_of(catalogue, int(index[row]), 1), workers=1,
+                record_id=f"{family}-{row}", physics_s=physics_s,
             )  # fmt: skip
+            made.append(replace(asked, time_s=time_s, status="ok"))
     return made
 
 

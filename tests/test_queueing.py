@@ -278,12 +278,12 @@ def test_break_even_is_extra_cost_by_hours_saved() -> None:
         beyond_trace_fraction=0.0,
     )
     answer = rent_or_wait(wait, rent_completion_s=[3600.0], rent_cost_usd=30.0, own_cost_usd=10.0)
-    assert answer.saved_h == pytest.approx(4.0)
-    assert answer.break_even_usd_per_h == pytest.approx(5.0)
-    assert answer.earlier_probability == 1.0
+    assert answer["saved_h"] == pytest.approx(4.0)
+    assert answer["break_even_usd_per_h"] == pytest.approx(5.0)
+    assert answer["earlier_probability"] == 1.0
     slow = rent_or_wait(wait, rent_completion_s=[1e9], rent_cost_usd=30.0)
-    assert slow.break_even_usd_per_h is None
-    assert slow.earlier_probability == 0.0
+    assert slow["break_even_usd_per_h"] is None
+    assert slow["earlier_probability"] == 0.0
 
 
 def test_gittins_of_an_exponential_is_flat_and_of_heavy_tails_falls() -> None:

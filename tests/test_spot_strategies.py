@@ -102,15 +102,6 @@ def test_strategies_that_go_on_with_less_finish_earlier_on_average() -> None:
     assert mean["redundancy"] < mean["restart"]
 
 
-def test_counts_that_cannot_run_the_job_fall_back_to_the_next_smaller_one() -> None:
-    # Valid on 2 and 4 nodes only: 3 run like 2.
-    speed = [0.0, 0.0, 0.5, 0.0, 1.0]
-    way = strategy("template", nodes=4, restart_s=75.0)
-    three = replay_strategy(trace([0.0], [3], 1e6), way, [0.0], work_s=HOUR, nodes=4, speed=speed)
-    assert three.finish_s[0] == pytest.approx(75 + HOUR / 0.5)
-    assert three.node_s[0] == pytest.approx(2 * three.finish_s[0])
-
-
 def test_checkpoints_cost_their_share() -> None:
     way = strategy("restart", nodes=4, restart_s=75.0)
     run = replay_strategy(

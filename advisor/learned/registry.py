@@ -222,8 +222,6 @@ def describe(model: RunRegressor) -> dict[str, Any]:
         settings["members"] = [[n, describe(member)] for n, member in model._named()]
     if "member" in settings:
         settings["member"] = describe(model._named()[0][1])
-    if settings.get("residual") is not None:
-        settings["residual"] = describe(settings["residual"])
     return {"name": name, "settings": settings}
 
 
@@ -232,9 +230,8 @@ def build(description: Mapping[str, Any]) -> RunRegressor:
     settings = dict(description["settings"])
     if "members" in settings:
         settings["members"] = tuple((n, build(d)) for n, d in settings["members"])
-    for part in ("member", "residual"):
-        if settings.get(part) is not None:
-            settings[part] = build(settings[part])
+    if settings.get("member") is not None:
+        settings["member"] = build(settings["member"])
     for name, value in settings.items():
         if isinstance(value, list):
             settings[name] = tuple(value)

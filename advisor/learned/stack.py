@@ -106,9 +106,8 @@ class Stack(RunRegressor):
         self.weights_ = state["weights"]
         self.members_ = []
         for name, member in self._named():
-            is_static = not getattr(member, "channels", 0) and self.static_columns is not None
-            columns = self.static_columns if is_static else self.n_features_in_
-            fitted = member.blank(columns or self.n_features_in_)
+            own = None if getattr(member, "channels", 0) else self.static_columns
+            fitted = member.blank(own or self.n_features_in_)
             fitted.restore(state["members"][name])
             self.members_.append(fitted)
 

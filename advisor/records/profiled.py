@@ -104,21 +104,12 @@ def profile(job: Job) -> Profile | None:
 
 
 def record(
-    profile: Profile,
-    machines: Instances,
-    *,
-    record_id: str,
-    workers: int,
-    physics_s: float,
-    time_s: float | None = None,
-    cost_usd: float | None = None,
-    replicate: int = 0,
+    profile: Profile, machines: Instances, *, record_id: str, workers: int, physics_s: float
 ) -> RunRecord:
-    """Return a run of a profiled job: one that was made, or one that is asked about.
+    """Return a run of a profiled job that is asked about: it has no time, as if it had failed.
 
     ``workers``: processes that share the samples of a step; ``physics_s``: the whole job as
-    ``advisor recommend`` estimates it, without learning [s]; ``time_s``, ``cost_usd``: what it
-    took; without a time the record has the status ``failed``, and is only asked about.
+    ``advisor recommend`` estimates it, without learning [s].
     """
     return RunRecord(
         record_id=record_id,
@@ -131,11 +122,9 @@ def record(
             "threads": float(machines.vcpus or 1.0),
             "kind": "single" if workers == 1 else "allreduce",
         },
-        time_s=time_s,
+        time_s=None,
         time_kind="job",
-        cost_usd=cost_usd,
-        status="failed" if time_s is None else "ok",
-        replicate=replicate,
+        status="failed",
         anchor=profile.anchor,
         facts={"analytic_time_s": physics_s},
     )

@@ -228,7 +228,7 @@ def _watch(pid: int, group: CpuGroup, controller: Controller | None) -> Arm:
             count = group.throttled_periods()
             limits = controller.after(
                 Period(
-                    end_s=now - begin, length_s=now - last, quota_cores=quota, used_cores=rate,
+                    end_s=now - begin, length_s=now - last, used_cores=rate,
                     is_throttled=count > throttled, memory_bytes=1.0,
                 )
             )  # fmt: skip

@@ -253,18 +253,6 @@ class Wait:
         return float(np.mean(self.completion_s > deadline_s))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RentOrWait:
-    """The two ways side by side."""
-
-    # median hours by which renting ends earlier; negative where the own cluster is faster [h]
-    saved_h: float
-    earlier_probability: float  # that renting ends earlier
-    extra_cost_usd: float  # rent less the own cluster's running cost [USD]
-    # rent if an hour is worth more; None where waiting is not slower: then wait [USD/h]
-    break_even_usd_per_h: float | None
-
-
 def wait_on_cluster(
     jobs: JobTable,
     cluster: SharedCluster,
@@ -317,8 +305,12 @@ def wait_on_cluster(
 
 def rent_or_wait(
     wait: Wait, *, rent_completion_s: ArrayLike, rent_cost_usd: float, own_cost_usd: float = 0.0
-) -> RentOrWait:
+) -> dict[str, float | None]:
     """Compare renting now with waiting for the shared cluster.
+
+    By name: the median hours by which renting ends earlier (negative where the own cluster is
+    faster), how likely it does, the rent less the own cluster's running cost [USD], and what an
+    hour has to be worth to rent [USD/h]; None where waiting is not slower: then wait.
 
     ``rent_completion_s``: (k,); samples of the completion on rented machines, start-up included
     [s]; ``rent_cost_usd``, ``own_cost_usd``: bills of the two; the own cluster's is 0 where it
@@ -328,9 +320,9 @@ def rent_or_wait(
     saved_h = float(np.median(wait.completion_s) - np.median(rent)) / HOUR_S
     faster = np.searchsorted(rent, wait.completion_s, side="left") / rent.size
     extra = rent_cost_usd - own_cost_usd
-    return RentOrWait(
-        saved_h=saved_h,
-        earlier_probability=float(faster.mean()),
-        extra_cost_usd=extra,
-        break_even_usd_per_h=max(extra, 0.0) / saved_h if saved_h > 0 else None,
-    )
+    return {
+        "saved_h": saved_h,
+        "earlier_probability": float(faster.mean()),
+        "extra_cost_usd": extra,
+        "break_even_usd_per_h": max(extra, 0.0) / saved_h if saved_h > 0 else None,
+    }

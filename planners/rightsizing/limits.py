@@ -67,7 +67,6 @@ class RightSize:
     memory_bytes: float  # request and limit alike: memory cannot be taken back
     # that the rest of the run goes over it, as far as the recorded run's changes tell
     oom_probability: float
-    growth_bytes_per_s: float  # of the settled half; 0 where it fell back
 
     @property
     def limits(self) -> ResourceLimits:
@@ -90,7 +89,6 @@ def right_size(
         cpu_limit=least_quota(recorded),
         memory_bytes=memory,
         oom_probability=oom_probability(recorded, memory, rest_s=rest_s),
-        growth_bytes_per_s=growth_bytes_per_s(recorded),
     )
 
 

@@ -130,7 +130,6 @@ class Period:
 
     end_s: float  # since the run began [s]
     length_s: float
-    quota_cores: float
     used_cores: float
     is_throttled: bool  # the quota was used up before the period's end, with work left
     memory_bytes: float
@@ -264,7 +263,6 @@ class _Run:
             Period(
                 end_s=self._t,
                 length_s=lived_s,
-                quota_cores=limits.cores,
                 used_cores=used,
                 is_throttled=is_throttled,
                 memory_bytes=work.memory_bytes,

@@ -114,25 +114,20 @@ def replay_strategy(
     *,
     work_s: float,
     nodes: int,
-    speed: ArrayLike | None = None,
     checkpoint_interval_s: float = 1800.0,
     checkpoint_s: float = 0.0,
 ) -> StrategyRun:
     """Replay a job that asks for ``nodes`` nodes over a trace of node counts.
 
-    ``start_s``: (n,); [s]; ``work_s``: useful computing on all nodes [s]; ``speed``: (nodes + 1,);
-    relative throughput on 0 to ``nodes`` nodes; proportional by default.
+    ``start_s``: (n,); [s]; ``work_s``: useful computing on all nodes [s]; on fewer nodes
+    throughput is in proportion.
 
     Raises PlanningError if the trace never had the nodes that the job needs, or a value makes no
     sense.
     """
-    rate = np.arange(nodes + 1) / nodes if speed is None else np.asarray(speed, float)
-    if rate.shape != (nodes + 1,) or rate[0] != 0 or not rate[-1] > 0:
-        raise ValueError(f"speed must have {nodes + 1} values from 0 to a positive one")
+    rate = np.arange(nodes + 1) / nodes
     check_positive("replay", work_s=work_s, checkpoint_interval_s=checkpoint_interval_s)
-    check_not_negative(
-        "replay", start_s=start_s, work_s=work_s, checkpoint_s=checkpoint_s, speed=rate
-    )
+    check_not_negative("replay", start_s=start_s, work_s=work_s, checkpoint_s=checkpoint_s)
     if int(trace.available.max()) < way.least_nodes:
         raise impossible(
             f"trace {trace.name!r} never has the {way.least_nodes} nodes that {way.name} needs",
@@ -150,9 +145,7 @@ def replay_strategy(
     )
     edges = np.append(trace.start_s, trace.end_s)
     used = np.minimum(trace.available, nodes)
-    # Node counts that cannot run the job fall back to the next smaller one that can.
-    runnable = np.maximum.accumulate(np.where(rate > 0, np.arange(nodes + 1), 0))[used]
-    runnable[runnable < way.least_nodes] = 0
+    runnable = np.where(used < way.least_nodes, 0, used)
     at = np.searchsorted(trace.start_s, start, side="right") - 1
     while walk.is_open.any():
         row = np.flatnonzero(walk.is_open & (at < runnable.size))

@@ -218,6 +218,14 @@ def groups(possible: Shares, count: int) -> list[tuple[int, ...]]:
     return sorted(tuple(np.flatnonzero(group == one).tolist()) for one in np.unique(group))
 
 
+def _check_job(workers: int, nodes: int, work: float) -> None:
+    if not 1 <= workers <= nodes or not 0 < work < np.inf:
+        raise refused(
+            f"{workers} workers on {nodes} nodes for {work:g} slots are out of range",
+            "give as many workers as there are nodes, or fewer",
+        )
+
+
 def choose(possible: Shares, *, workers: int, work: float) -> Placement:
     """Return the nodes on which the job is expected to end first.
 
@@ -227,11 +235,7 @@ def choose(possible: Shares, *, workers: int, work: float) -> Placement:
     Raises PlanningError if there are fewer nodes than workers, or no work.
     """
     nodes = possible.shape[2]
-    if not 1 <= workers <= nodes or not work > 0:
-        raise refused(
-            f"{workers} workers on {nodes} nodes for {work:g} slots are out of range",
-            "give as many workers as there are nodes, or fewer",
-        )
+    _check_job(workers, nodes, work)
 
     def expected(chosen: tuple[int, ...]) -> float:
         return float(completion_slots(possible, chosen, work).mean())
@@ -314,11 +318,7 @@ class Arrival:
         Raises PlanningError if there are fewer nodes than workers, no work, or the record is too
         short.
         """
-        if not 1 <= workers <= history.nodes or not 0 < work < np.inf:
-            raise refused(
-                f"{workers} workers on {history.nodes} nodes for {work:g} slots are out of range",
-                "give as many workers as there are nodes, or fewer",
-            )
+        _check_job(workers, history.nodes, work)
         horizon = min(max(int(_LOOK_AHEAD * work), 1), len(history.shares) // 2)
         possible = futures(history, now, slot=slot, horizon=horizon, draws=draws, seed=slot)
         return cls(

@@ -382,13 +382,11 @@ class RankSpread:
         if not (is_known and self.ranks > 1 and self.steps > 0):
             raise ValueError(f"impossible spread of ranks: {self}")
 
-    @property
-    def sd_fraction(self) -> float:
-        """Standard deviation over workers of one step's compute, as a fraction of it."""
-        return float(np.hypot(self.staying_fraction, self.passing_fraction))
-
     def with_prior(self, prior_fraction: float) -> float:
-        """Return the same where what stays, seen on few ranks, is joined with a prior's."""
+        """Return the standard deviation over workers of one step's compute, as a fraction of it.
+
+        What stays, seen on few ranks, is joined with a prior's.
+        """
         known = self.ranks - 1
         staying = known * self.staying_fraction**2 + PRIOR_RANKS * prior_fraction**2
         return float(np.sqrt(self.passing_fraction**2 + staying / (known + PRIOR_RANKS)))
