@@ -74,7 +74,7 @@ class Boosting(_Saved):
     def _learn(self, X: Floats, r: Floats, groups: Any) -> None:
         import xgboost as xgb
 
-        self.rounds_ = self.rounds
+        rounds = self.rounds
         if self.patience is not None and np.unique(groups).size >= _LEAST_TO_STOP:
             train, test = next(iter(group_folds(groups, _STOP_FOLDS, self.random_state)))
             trial = xgb.train(
@@ -85,8 +85,8 @@ class Boosting(_Saved):
                 early_stopping_rounds=self.patience,
                 verbose_eval=False,
             )
-            self.rounds_ = int(trial.best_iteration) + 1
-        self.booster_: Any = xgb.train(self._settings(), xgb.DMatrix(X, r), self.rounds_)
+            rounds = int(trial.best_iteration) + 1
+        self.booster_: Any = xgb.train(self._settings(), xgb.DMatrix(X, r), rounds)
 
     def _settings(self) -> dict[str, Any]:
         return {

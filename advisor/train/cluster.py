@@ -124,7 +124,7 @@ def train_on_dask(
     settings = {k: v for k, v in member._settings().items() if k != "nthread"}
     matrix = dask_xgboost.DaskDMatrix(client, inputs, targets)
     fitted = dask_xgboost.train(client, settings, matrix, num_boost_round=rounds)
-    member.booster_, member.rounds_ = fitted["booster"], rounds
+    member.booster_ = fitted["booster"]
     guarded = _guarded(member, told, asked, seed)
     return _trained(guarded, told, asked, seed)
 

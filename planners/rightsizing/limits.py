@@ -29,7 +29,6 @@ import numpy as np
 
 from advisor.planners.core import check_not_negative
 from advisor.planners.rightsizing.replay import (
-    PERIOD_S,
     Array,
     Controller,
     RecordedUsage,
@@ -126,16 +125,12 @@ def least_quota(recorded: RecordedUsage) -> float:
         middle = (low + high) / 2
         # No run gets through less than its mean in time: spare the replay that would say so.
         is_enough = middle * MOST_SLOWDOWN >= float(np.mean(recorded.cores))
-        if is_enough and _slowdown(recorded, middle) <= MOST_SLOWDOWN:
+        limits = ResourceLimits(cores=middle, memory_bytes=max(recorded.peak_bytes, 1.0))
+        if is_enough and replay(recorded, Controller(limits)).slowdown <= MOST_SLOWDOWN:
             high = middle
         else:
             low = middle
     return high
-
-
-def _slowdown(recorded: RecordedUsage, cores: float) -> float:
-    limits = ResourceLimits(cores=cores, memory_bytes=max(recorded.peak_bytes, 1.0))
-    return replay(recorded, Controller(limits), PERIOD_S).slowdown
 
 
 def oom_probability(recorded: RecordedUsage, limit_bytes: float, *, rest_s: float) -> float:

@@ -192,7 +192,8 @@ class SpotPolicy:
         prices = np.array([waiting, spot_price_usd_per_h, price_usd_per_h]) / HOUR_S
         back = _Backwards(hazards, job, step, prices)
         steps = range(1, round(deadline_s / step) + 1)
-        modes = [back.first_modes(), *(back.earlier(number * step) for number in steps)]
+        last = np.full(back.value.shape, ON_DEMAND, dtype=np.int8)  # with no time left
+        modes = [last, *(back.earlier(number * step) for number in steps)]
         whole = min(round(with_saves_s(job) / step), back.rest_s.size - 1)
         return cls(
             step_s=step, modes=np.stack(modes), expected_usd=float(back.value[IDLE, whole, BINS])
@@ -234,10 +235,6 @@ class _Backwards:
         missing = np.stack([self.rest_s + self.restart_s] * 2 + [self.rest_s])
         missing[:, 0] = 0.0
         self.value: Column = np.repeat((missing * prices[ON_DEMAND])[..., None], 2 * BINS, axis=2)
-
-    def first_modes(self) -> Modes:
-        """Return the plan with no time left."""
-        return np.full(self.value.shape, ON_DEMAND, dtype=np.int8)
 
     def earlier(self, to_go_s: float) -> Modes:
         """Step back, and return what to be on with ``to_go_s`` left."""
