@@ -30,7 +30,6 @@ def test_what_is_pasted_is_never_less_than_what_is_needed(
 ) -> None:
     found = RightSize(
         cpu_request=request_, cpu_limit=limit, memory_bytes=memory, oom_probability=0.0,
-        growth_bytes_per_s=0.0,
     )  # fmt: skip
     said: dict[str, Any] = yaml.safe_load(machines.pasted(found))["resources"]
     assert float(said["limits"]["cpu"].removesuffix("m")) / 1000 >= limit

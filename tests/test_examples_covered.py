@@ -37,7 +37,7 @@ def asked_on(job: Job, physics: Predictor, name: str, count: int = 1) -> RunColu
 
 def features_used(model: str) -> set[str]:
     """What the trees of a shipped model split on."""
-    quick, *_ = registry.load_lightest(MODELS / model)
+    quick, *_ = registry.load(MODELS / model)
     assert isinstance(quick, QuickModel)
     return {features.NAMES[i] for _, t in quick.trees for i in t.feature[t.left >= 0]}
 

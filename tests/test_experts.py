@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -19,7 +20,6 @@ from advisor.planners.systems.expert_caching import (
     foreseen,
     gated_expert_bytes,
     learn,
-    lfu,
     loaded_ahead,
     lru,
     met_experts,
@@ -27,7 +27,10 @@ from advisor.planners.systems.expert_caching import (
     smallest_within,
     together,
     unrecorded_sizes,
+    used_least,
 )
+
+lfu = partial(used_least, by_count=True)
 
 Tokens = NDArray[np.int64]
 orders = st.lists(st.integers(0, 7), max_size=60)

@@ -18,7 +18,6 @@ from advisor.planners.systems.cephalo import (
     even_plan,
     layer_s,
     level_shards,
-    level_utilisation,
     memory_curve,
     plan_cephalo,
 )
@@ -220,24 +219,6 @@ def test_level_shards_store_all_and_minimise_the_largest(room: list[float], shar
     # Whoever holds less than the largest shard is full: no state can move off the largest.
     is_full = shards >= np.array(room) * (1 - 1e-9)
     assert (is_full | (shards >= shards.max() * (1 - 1e-9))).all()
-
-
-@given(rooms, st.floats(0.3, 0.999))
-def test_level_utilisation_stores_all_and_minimises_the_fullest(
-    room: list[float], share: float
-) -> None:
-    capacity = np.array(room) + 1.0
-    in_use = np.linspace(0.2, 1.0, len(room))
-    state = share * float((capacity - in_use).sum())
-    shards = level_utilisation(state, capacity, in_use)
-    fullness = (shards + in_use) / capacity
-    assert shards.sum() == pytest.approx(state)
-    assert fullness.max() <= 1 + 1e-9
-    if fullness.max() >= 0.5:
-        filled = shards > 1e-9 * state
-        level = fullness[filled].max()
-        assert fullness[filled] == pytest.approx(level)
-        assert (fullness[~filled] >= level * (1 - 1e-9)).all()
 
 
 def test_ties_on_slow_links_are_broken_by_balance() -> None:

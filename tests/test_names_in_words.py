@@ -44,7 +44,7 @@ OTHERS: Final[Mapping[str, str]] = {
     " DistributedDataParallelConfig.bucket_size",
     "torchtitan": "max_reserved_gib",
     "SimuMax": "b200_bf16_ceperm.json",
-    "Cephalo and Zorse": "split_workload.py runtime_estimator.py min_params min_util"
+    "Cephalo and Zorse": "split_workload.py runtime_estimator.py min_params"
     " zorse_planner.py zorse_optimizer asymmetric_pipeline",
 }  # fmt: skip
 

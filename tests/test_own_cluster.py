@@ -6,7 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -207,7 +207,7 @@ def test_the_verdict_says_what_an_hour_must_be_worth() -> None:
             wait, rent_completion_s=36000.0 - 3600 * saved_h, rent_cost_usd=extra_usd + 10,
             own_cost_usd=10,
         )  # fmt: skip
-        return report.verdict(asdict(rent))
+        return report.verdict(rent)
 
     assert of(4.0, 6.0) == "rent if an hour is worth more than $1.50"
     assert of(4.0, -6.0) == "rent: earlier at no extra cost"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -18,14 +18,14 @@ from advisor.planners.rightsizing.autoscalers import (
     VPA,
     Autoscaler,
     FadingHistogram,
-    Fixed,
     Oracle,
+    krr_limits,
 )
 from advisor.planners.rightsizing.escra import (
     MEMORY_HEADROOM_BYTES,
     Container,
-    Escra,
     Pool,
+    controllers,
     next_quota_s,
 )
 from advisor.planners.rightsizing.limits import (
@@ -35,7 +35,7 @@ from advisor.planners.rightsizing.limits import (
     right_size,
 )
 from advisor.planners.rightsizing.replay import (
-    Policy,
+    Controller,
     RecordedUsage,
     ResourceLimits,
     replay,
@@ -57,8 +57,12 @@ def usage(
     )
 
 
-def fixed(cores: float, memory: float = GIB) -> Fixed:
-    return Fixed(limits=ResourceLimits(cores=cores, memory_bytes=memory))
+def fixed(cores: float, memory: float = GIB) -> Controller:
+    return Controller(ResourceLimits(cores=cores, memory_bytes=memory))
+
+
+def escra(budget: ResourceLimits) -> Controller:
+    return controllers(budget)[0]
 
 
 many_cores = st.lists(st.floats(0.0, 4.0), min_size=3, max_size=60)
@@ -152,17 +156,18 @@ def test_paced_work_piles_up_as_the_recurrence_says(cores: list[float], quota: f
 
 @given(many_cores)
 def test_the_oracle_reserves_what_is_used(cores: list[float]) -> None:
-    found = replay(usage(cores), Oracle())
+    run = usage(cores)
+    found = replay(run, Oracle(run))
     assert found.slowdown == 1.0
     assert found.oom == 0
     assert found.slack_core_h * 3600 == pytest.approx(0.0, abs=1e-4)
 
 
-POLICIES: dict[str, Policy] = {
-    "fixed": fixed(1.0, 2 * GIB),
-    "vpa": Autoscaler(rule=VPA, asked=ASKED),
-    "autopilot": Autoscaler(rule=AUTOPILOT, asked=ASKED),
-    "escra": Escra(budget=ASKED),
+POLICIES: dict[str, Callable[[], Controller]] = {
+    "fixed": lambda: fixed(1.0, 2 * GIB),
+    "vpa": lambda: Autoscaler(rule=VPA, asked=ASKED),
+    "autopilot": lambda: Autoscaler(rule=AUTOPILOT, asked=ASKED),
+    "escra": lambda: escra(ASKED),
 }
 
 
@@ -170,7 +175,7 @@ POLICIES: dict[str, Policy] = {
 def test_no_policy_reserves_less_memory_than_the_oracle_without_a_kill(name: str) -> None:
     memory = GIB * (1 + np.sin(np.arange(400) / 60.0) ** 2 / 2)
     run = RecordedUsage(step_s=0.1, cores=np.full(400, 0.5), memory_bytes=memory)
-    found, least = replay(run, POLICIES[name]), replay(run, Oracle())
+    found, least = replay(run, POLICIES[name]()), replay(run, Oracle(run))
     assert found.oom == 0
     assert found.slack_gib_h > least.slack_gib_h
 
@@ -263,7 +268,7 @@ def test_containers_under_one_budget_are_never_granted_more(
 
 @given(many_cores)
 def test_escra_never_leaves_its_slice_and_its_budget(cores: list[float]) -> None:
-    found = replay(usage(cores), Escra(budget=ResourceLimits(cores=4.0, memory_bytes=2 * GIB)))
+    found = replay(usage(cores), escra(ResourceLimits(cores=4.0, memory_bytes=2 * GIB)))
     assert found.limit.min() >= 0.3 - 1e-9
     assert found.limit.max() <= 4.0 + 1e-9
 
@@ -271,10 +276,10 @@ def test_escra_never_leaves_its_slice_and_its_budget(cores: list[float]) -> None
 def test_escra_grants_memory_before_a_kill_and_takes_back_all_but_50_mib() -> None:
     memory = np.concatenate([np.full(120, GIB), np.full(120, 1.5 * GIB), np.full(120, GIB)])
     run = RecordedUsage(step_s=0.1, cores=np.full(360, 0.5), memory_bytes=memory)
-    found = replay(run, Escra(budget=ResourceLimits(cores=1.0, memory_bytes=4 * GIB)))
+    found = replay(run, escra(ResourceLimits(cores=1.0, memory_bytes=4 * GIB)))
     assert found.oom == 0
     assert found.memory_limit_bytes[-1] == pytest.approx(GIB + MEMORY_HEADROOM_BYTES)
-    over = replay(run, Escra(budget=ResourceLimits(cores=1.0, memory_bytes=1.2 * GIB)))
+    over = replay(run, escra(ResourceLimits(cores=1.0, memory_bytes=1.2 * GIB)))
     assert over.oom == 1
 
 
@@ -287,7 +292,7 @@ def test_containers_of_one_pool_use_what_it_has_and_do_all_their_work(
 ) -> None:
     budget = ResourceLimits(cores=2.0 * len(runs), memory_bytes=len(runs) * GIB)
     series = [usage(cores) for cores in runs]
-    found = replay_together(series, Escra(budget=budget))
+    found = replay_together(series, controllers(budget, len(series)))
     for one, cores in zip(found, runs, strict=True):
         # The last period ends with the run: all of it but that is used within the grants.
         used = float(np.sum(one.used_cores[:-1])) * 0.1
@@ -304,9 +309,9 @@ def test_containers_of_one_pool_use_what_it_has_and_do_all_their_work(
 
 @given(many_cores)
 def test_one_container_of_a_pool_is_escra_alone(cores: list[float]) -> None:
-    policy = Escra(budget=ResourceLimits(cores=2.0, memory_bytes=2 * GIB))
-    (together,) = replay_together([usage(cores)], policy)
-    alone = replay(usage(cores), policy)
+    budget = ResourceLimits(cores=2.0, memory_bytes=2 * GIB)
+    (together,) = replay_together([usage(cores)], controllers(budget))
+    alone = replay(usage(cores), escra(budget))
     assert together.slowdown == alone.slowdown
     np.testing.assert_array_equal(together.limit, alone.limit)
 
@@ -316,9 +321,8 @@ def test_a_pool_lends_to_who_works_what_who_rests_does_not_need() -> None:
     burst, rest = [2.0] * 50, [0.1] * 50
     runs = [usage((burst + rest) * 2), usage((rest + burst) * 2)]
     budget = ResourceLimits(cores=2.6, memory_bytes=4 * GIB)
-    shared = replay_together(runs, Escra(budget=budget))
-    half = fixed(1.3, 2 * GIB)
-    alone = [replay(one, half) for one in runs]
+    shared = replay_together(runs, controllers(budget, len(runs)))
+    alone = [replay(one, fixed(1.3, 2 * GIB)) for one in runs]
     assert max(one.slowdown for one in shared) < 1.2
     assert min(one.slowdown for one in alone) > 1.25
 
@@ -330,7 +334,9 @@ def test_memory_of_a_pool_goes_to_who_grows_and_no_further_than_there_is() -> No
         for one in (small, large)
     ]
     fits, short = (
-        replay_together(series, Escra(budget=ResourceLimits(cores=2.0, memory_bytes=total * GIB)))
+        replay_together(
+            series, controllers(ResourceLimits(cores=2.0, memory_bytes=total * GIB), 2)
+        )
         for total in (2.0, 1.6)
     )
     assert [one.oom for one in fits] == [0, 0]  # each alone has 1 GiB: the large would be killed
@@ -364,11 +370,10 @@ def test_a_sample_weighs_half_after_a_half_life() -> None:
 def test_autoscalers_stand_fifteen_percent_above_what_they_learned() -> None:
     learned = usage([1.0] * 3000, step_s=0.1, memory=GIB)
     for rule in (VPA, AUTOPILOT):
-        policy = Autoscaler(rule=rule, asked=ASKED, history=learned)
-        first = policy.controller(learned).first()
+        first = Autoscaler(rule=rule, asked=ASKED, history=learned).limits
         assert 1.15 <= first.cores <= 1.15 * 1.06
         assert 1.15 * GIB <= first.memory_bytes <= 1.15 * 1.06 * GIB + 2e7
-    krr = Fixed.krr_of(learned).limits
+    krr = krr_limits(learned)
     assert krr.cores == pytest.approx(1.0)
     assert not krr.is_quota
     assert krr.memory_bytes == pytest.approx(1.15 * GIB)
@@ -376,7 +381,7 @@ def test_autoscalers_stand_fifteen_percent_above_what_they_learned() -> None:
 
 def test_the_pod_autoscaler_has_a_floor_and_doubles_down_after_a_kill() -> None:
     tiny = usage([0.001] * 700, memory=MIB)
-    first = Autoscaler(rule=VPA, asked=ASKED, history=tiny).controller(tiny).first()
+    first = Autoscaler(rule=VPA, asked=ASKED, history=tiny).limits
     assert (first.cores, first.memory_bytes) == (0.025, 250 * MIB)
     grown = RecordedUsage(step_s=0.1, cores=np.ones(900), memory_bytes=np.full(900, 2.0 * GIB))
     found = replay(grown, Autoscaler(rule=VPA, asked=ResourceLimits(cores=2.0, memory_bytes=GIB)))
@@ -393,7 +398,7 @@ def test_the_limits_hold_the_run_that_they_were_made_from(
 ) -> None:
     run = usage(cores, memory=GIB)
     found = right_size(run, headroom=Headroom(fraction=fraction, least_bytes=0.0))
-    again = replay(run, Fixed(limits=found.limits))
+    again = replay(run, Controller(found.limits))
     assert again.oom == 0
     assert again.slowdown <= 1.01 + 1e-6
     assert found.memory_bytes == pytest.approx((1 + fraction) * GIB)

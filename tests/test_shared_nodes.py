@@ -27,7 +27,7 @@ from advisor.errors import UsageError
 from advisor.estimate.predictor import Predictor
 from advisor.lab.minicloud.limits import cpu_group
 from advisor.planners.core.errors import GIB, MIB
-from advisor.planners.rightsizing.escra import Escra
+from advisor.planners.rightsizing.escra import controllers
 from advisor.planners.rightsizing.policies import compared
 from advisor.planners.rightsizing.replay import RecordedUsage, ResourceLimits, replay_together
 from advisor.quantities import parse_cores_and_memory
@@ -86,10 +86,10 @@ def test_escra_takes_memory_back_from_others_before_a_kill() -> None:
     rises = falls[::-1]
     runs = [usage([0.5] * 40, falls), usage([0.5] * 40, rises)]
     pool = ResourceLimits(cores=2.0, memory_bytes=1250 * MIB)
-    found = replay_together(runs, Escra(budget=pool))
+    found = replay_together(runs, controllers(pool, 2))
     assert [one.oom for one in found] == [0, 0]
     tight = ResourceLimits(cores=2.0, memory_bytes=1000 * MIB)
-    assert sum(one.oom for one in replay_together(runs, Escra(budget=tight))) > 0
+    assert sum(one.oom for one in replay_together(runs, controllers(tight, 2))) > 0
 
 
 def test_a_smaller_pool_makes_jobs_wait_and_a_tiny_one_never_holds_them(job: Any) -> None:

@@ -183,7 +183,7 @@ def _usual(verb: str, zone: Path, cluster: Path) -> list[str]:
     ("args", "error", "match", "code"),
     [
         (["spot", "--hours", "9", "--no-checkpoints"], PlanningError, "would be expected", 3),
-        (["spot", "--hours", "0"], PlanningError, "must be positive", 2),
+        (["spot", "--hours", "0"], PlanningError, "out of range", 2),
         (["spot", "--hours", "9", "--deadline", "8h"], PlanningError, "no plan meets", 3),
         (["spot", "--hours", "9", "--trace", "{zone}", "--nodes", "9"], PlanningError, "never", 3),
         (["spot", "--hours", "9", "--trace", "{zone}", "--deadline=-2h"], UsageError,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from advisor import data
 from advisor.records.importers.job_tables import left_out_note, read_cluster_trace
-from advisor.records.traces import TraceError, packaged_spot_history, read_spot_traces
+from advisor.records.traces import TraceError, read_spot_traces
 
 INTERVALS = """kind,requested_nodes,cloud,trace,zone,instance,start_s,duration_s,available
 availability,2,aws,a,z1,v100,100,50,2
@@ -102,13 +102,6 @@ def test_counts_survive_writing_and_reading(
     (trace,) = read_spot_traces(file(tmp_path_factory.mktemp("t"), text))
     assert trace.available.tolist() == counts
     assert trace.start_s.tolist() == times.tolist()
-
-
-def test_packaged_traces_can_be_chosen_by_instance() -> None:
-    k80 = packaged_spot_history("k80")
-    assert len(k80.spells) < len(packaged_spot_history().spells)
-    with pytest.raises(TraceError, match="h100"):
-        packaged_spot_history("h100")
 
 
 @pytest.mark.skipif(data.shared() is None, reason="the public traces are not here")

@@ -5,6 +5,19 @@ y               the target, on the scale that the estimator is given (mostly ln 
 offset          what physics already says of y; what is learned is the rest, r = y - offset
 is_censored     y is only a lower bound: the run was cut short (``_learn_censored``)
 interval        prediction +- quantile of the errors on jobs that were left out of the fit
+
+Runs that were cut short: what their times are expected to be, given that they are longer.
+
+here     in the text   meaning
+bound    c_i           the time at which run i was cut, on the estimator's scale
+middle   mu_i          ridge regression's answer
+spread   sigma         standard deviation of the errors
+mills    lambda        phi(z) / (1 - Phi(z)) at z = (c_i - mu_i) / sigma
+
+The EM iteration of a censored normal regression (Tobin 1958; Aitkin 1981, section 2): a cut run
+counts as mu_i + sigma lambda, and its share of sigma^2 is sigma^2 (1 + z lambda - lambda^2) plus
+the squared distance of that from mu_i. What it converges to is handed to the estimator proper,
+which then learns once.
 """
 
 from __future__ import annotations
@@ -22,20 +35,6 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from advisor.answer import Recorded
 from advisor.learned.intervals import Calibration, Scaling, calibrate, group_folds
 from advisor.learned.tasks import run
-
-# Runs that were cut short: what their times are expected to be, given that they are longer.
-#
-# here     in the text   meaning
-# bound    c_i           the time at which run i was cut, on the estimator's scale
-# middle   mu_i          ridge regression's answer
-# spread   sigma         standard deviation of the errors
-# mills    lambda        phi(z) / (1 - Phi(z)) at z = (c_i - mu_i) / sigma
-#
-# The EM iteration of a censored normal regression (Tobin 1958; Aitkin 1981, section 2): a cut run
-# counts as mu_i + sigma lambda, and its share of sigma^2 is sigma^2 (1 + z lambda - lambda^2) plus
-# the squared distance of that from mu_i. What it converges to is handed to the estimator proper,
-# which then learns once.
-
 
 Floats = NDArray[np.float64]
 

@@ -1,5 +1,7 @@
 """The configuration to try next for a job, from its own runs and those of other jobs.
 
+Further parts: run records as jobs by configurations, and what to try next for one of them.
+
 here        in the text   meaning
 prices      p_jc          cost of job j on configuration c; nan where it did not complete
 anchor      a             the configuration of the job's own run that completed
@@ -15,12 +17,19 @@ A run that failed or timed out says that the machines were too small. What is tr
 than ``GROWTH`` times as much an hour as the largest that failed: doubling pays for few failures on
 the way to what is enough. Of those, the best by the score. The rule is our own; the price stands
 for the size, for it is known of everything.
+
+Regret of a choice: the cost of what looks best over the cost of what is best.
+
+For each job with runs on several configurations: price of the chosen run over the price of the
+best. Only completed runs can be chosen; where every run of a job has a cost the price is the
+cost, else the time. Beside it stand the constant answer (the configuration that is best on
+average over the other families) and the random one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -29,14 +38,6 @@ from numpy.typing import ArrayLike, NDArray
 from advisor.answer import Recorded
 from advisor.errors import UsageError
 from advisor.records import RunRecord
-
-# Regret of a choice: the cost of what looks best over the cost of what is best.
-#
-# For each job with runs on several configurations: price of the chosen run over the price of the
-# best. Only completed runs can be chosen; where every run of a job has a cost the price is the
-# cost, else the time. Beside it stand the constant answer (the configuration that is best on
-# average over the other families) and the random one.
-
 
 Floats = NDArray[np.float64]
 
@@ -68,10 +69,12 @@ def regret(
 
     ``predicted``: (n,); predicted times of the runs [s], in any common unit; nan is never chosen.
     """
-    jobs, cells = _cells(records)
-    prices, guesses = _matrices(records, np.asarray(predicted, float), jobs, cells, is_cost)
+    jobs = sorted({r.job.job_id for r in records})
+    prices, guesses = _priced(records, np.asarray(predicted, float), jobs, is_cost)
+    empty = np.isnan(prices).all(axis=1)
+    prices[empty], guesses[empty] = 1.0, np.nan  # no completed run: no choice
     ratios = prices / np.nanmin(prices, axis=1, keepdims=True)
-    families = np.array([_family(records, job) for job in jobs])
+    families = _families(records, jobs)
     chosen, constants, randoms = [], [], []
     for row in range(len(jobs)):
         usable = np.isfinite(ratios[row]) & np.isfinite(guesses[row])
@@ -115,45 +118,47 @@ def cell(record: RunRecord) -> str:
     return f"{machines} {layout}"
 
 
-def _cells(records: Sequence[RunRecord]) -> tuple[list[str], list[str]]:
-    jobs = sorted({r.job.job_id for r in records})
-    return jobs, sorted({cell(r) for r in records})
+def _families(records: Sequence[RunRecord], jobs: Sequence[str]) -> NDArray[Any]:
+    families = {record.job.job_id: record.job.family for record in records}
+    return np.array([families.get(job, "") for job in jobs], dtype=object)
 
 
-def _family(records: Sequence[RunRecord], job: str) -> str:
-    return next(r.job.family for r in records if r.job.job_id == job)
+def _means(
+    records: Sequence[RunRecord], values: Sequence[Sequence[float] | None], jobs: Sequence[str],
+    width: int = 1,
+) -> Floats:  # fmt: skip
+    """Return the means of what runs tell by job and cell, shape (jobs, cells, width).
 
-
-def _matrices(
-    records: Sequence[RunRecord],
-    predicted: Floats,
-    jobs: list[str],
-    cells: list[str],
-    is_cost: bool,
-) -> tuple[Floats, Floats]:
-    """Price and predicted price by job and cell, repeats averaged; nan where nothing completed."""
+    ``values``: of each run; None of one that tells nothing. nan where no run tells anything.
+    """
     place_job = {name: i for i, name in enumerate(jobs)}
-    place_cell = {name: i for i, name in enumerate(cells)}
-    has_cost = dict.fromkeys(jobs, True)
-    for record in records:
-        if record.status == "ok" and not record.cost_usd:
-            has_cost[record.job.job_id] = False
-    sums: dict[tuple[int, int], list[tuple[float, float]]] = {}
-    for record, guess in zip(records, predicted, strict=True):
+    place_cell = {name: i for i, name in enumerate(sorted({cell(r) for r in records}))}
+    sums = np.zeros((len(jobs), len(place_cell), width))
+    counts = np.zeros((len(jobs), len(place_cell), 1))
+    for record, value in zip(records, values, strict=True):
+        if value is not None and record.job.job_id in place_job:
+            at = place_job[record.job.job_id], place_cell[cell(record)]
+            sums[at] += value
+            counts[at] += 1.0
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(sums / counts)
+
+
+def _priced(
+    records: Sequence[RunRecord], predicted: Floats, jobs: Sequence[str], is_cost: bool
+) -> tuple[Floats, Floats]:
+    """Return price and predicted price by job and cell; nan where nothing completed."""
+    without_cost = {r.job.job_id for r in records if r.status == "ok" and not r.cost_usd}
+
+    def pair(record: RunRecord, guess: float) -> tuple[float, float] | None:
         if record.status != "ok" or record.time_s is None:
-            continue
-        by_cost = has_cost[record.job.job_id]
-        price: Any = record.cost_usd if by_cost else record.time_s
-        factor = price / record.time_s if by_cost and not is_cost else 1.0
-        key = place_job[record.job.job_id], place_cell[cell(record)]
-        sums.setdefault(key, []).append((price, guess * factor))
-    prices = np.full((len(jobs), len(cells)), np.nan)
-    guesses = prices.copy()
-    for key, pairs in sums.items():
-        prices[key], guesses[key] = np.mean(pairs, axis=0)
-    empty = np.isnan(prices).all(axis=1)
-    prices[empty] = 1.0  # no completed run: no choice; skipped by the caller
-    guesses[empty] = np.nan
+            return None
+        if record.cost_usd is None or record.job.job_id in without_cost:
+            return record.time_s, guess
+        return record.cost_usd, guess * (1.0 if is_cost else record.cost_usd / record.time_s)
+
+    pairs = [pair(r, float(guess)) for r, guess in zip(records, predicted, strict=True)]
+    prices, guesses = np.moveaxis(_means(records, pairs, jobs, width=2), -1, 0)
     return prices, guesses
 
 
@@ -192,12 +197,11 @@ class Runs:
         """Return the runs with nothing of a job but those on the configurations in ``seen``."""
         hidden = np.zeros(self.has_run.shape, bool)
         hidden[job] = ~seen
-        return Runs(
+        return replace(
+            self,
             prices=np.where(hidden, np.nan, self.prices),
             times=np.where(hidden, np.nan, self.times),
             has_run=self.has_run & ~hidden,
-            families=self.families,
-            price_usd_per_h=self.price_usd_per_h,
             measured=np.where(hidden[..., None], np.nan, self.measured),
         )
 
@@ -305,9 +309,6 @@ def _ridge(x: Floats, y: Floats, at: Floats, penalty: float) -> float:
     return float(y.mean() + slope @ (at - middle))
 
 
-# Run records as jobs by configurations, and what to try next for one of them.
-
-
 _MEAN: Final = "_mean"  # how the means of a run's readings are called among its facts
 _LEAST_OTHERS: Final = 2
 
@@ -401,50 +402,26 @@ def matrices(
     Repeats are averaged. A job that never completed is left out, for it has no best price, unless
     it is the one that is asked for.
     """
-    completed = {r.job.job_id for r in records if r.status == "ok"}
-    jobs = sorted(completed if asked is None else completed | {asked})
+    jobs = sorted({r.job.job_id for r in records if r.status == "ok" or r.job.job_id == asked})
     cells = sorted({cell(r) for r in records})
-    shape = (len(jobs), len(cells))
-    place_job = {name: i for i, name in enumerate(jobs)}
-    place_cell = {name: i for i, name in enumerate(cells)}
-    sums = {name: np.zeros(shape) for name in ("price", "prices", "spent", "time", "times", "ran")}
-    families = np.array([""] * len(jobs), dtype=object)
-    hourly = np.full(len(cells), np.nan)
     facts = sorted({name for r in records for name in _facts(r)})
-    measured = np.zeros((*shape, len(facts)))
-    for record in records:
-        column = place_cell[cell(record)]
-        price = record.price_usd_per_h
-        hourly[column] = hourly[column] if price is None else price
-        if record.job.job_id not in place_job:
-            continue
-        at = place_job[record.job.job_id], column
-        families[at[0]] = record.job.family
-        own = _facts(record)
-        measured[at] += [own.get(name, np.nan) for name in facts]
-        for name, amount in _amounts(record).items():
-            sums[name][at] += amount
-    with np.errstate(invalid="ignore", divide="ignore"):
-        runs = Runs(
-            prices=sums["price"] / sums["prices"],
-            times=sums["time"] / sums["times"],
-            has_run=sums["ran"] > 0,
-            families=families,
-            price_usd_per_h=hourly,
-            measured=measured / sums["ran"][..., None],
-        )
-        return runs, np.nan_to_num(sums["spent"] / sums["ran"]), jobs, cells
-
-
-def _amounts(record: RunRecord) -> dict[str, float]:
-    """Return what one run adds to the sums of its place."""
-    spent = _spent_usd(record)
-    found = {"ran": 1.0, "spent": spent}
-    if record.time_s is not None:
-        found |= {"time": record.time_s, "times": 1.0}
-    if record.status == "ok":
-        found |= {"price": spent, "prices": 1.0}
-    return found
+    hourly = {cell(r): r.price_usd_per_h for r in records if r.price_usd_per_h is not None}
+    costs = [(_spent_usd(r),) for r in records]
+    spent = _means(records, costs, jobs)[..., 0]
+    completed = [
+        cost if r.status == "ok" else None for r, cost in zip(records, costs, strict=True)
+    ]
+    times = [None if r.time_s is None else (r.time_s,) for r in records]
+    measured = [[own.get(name, np.nan) for name in facts] for own in map(_facts, records)]
+    runs = Runs(
+        prices=_means(records, completed, jobs)[..., 0],
+        times=_means(records, times, jobs)[..., 0],
+        has_run=~np.isnan(spent),
+        families=_families(records, jobs),
+        price_usd_per_h=np.array([hourly.get(name, np.nan) for name in cells], float),
+        measured=_means(records, measured, jobs, width=len(facts)),
+    )
+    return runs, np.nan_to_num(spent), jobs, cells
 
 
 def _facts(record: RunRecord) -> dict[str, float]:

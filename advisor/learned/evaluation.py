@@ -1,4 +1,12 @@
-"""Errors of an estimator on each split, beside those of the baselines."""
+"""Errors of an estimator on each split, beside those of the baselines.
+
+Selection of the estimator to keep: the one whose choices on left-out jobs cost least.
+
+A fitted stack holds every member's answers to rows whose job was left out. The stack's own
+answers to a job use weights that were fitted without that job; intervals likewise use the errors
+on other jobs (all others, where there are no more than ``_MOST_FOLDS``). So nothing that is
+scored has been seen, and no further fit is needed.
+"""
 
 from __future__ import annotations
 
@@ -234,14 +242,6 @@ def _rank_correlation(a: Floats, b: Floats) -> float | None:
 _LEAST_ROWS: Final = 2  # that an estimator can be fitted on
 
 
-# Selection of the estimator to keep: the one whose choices on left-out jobs cost least.
-#
-# A fitted stack holds every member's answers to rows whose job was left out. The stack's own
-# answers to a job use weights that were fitted without that job; intervals likewise use the errors
-# on other jobs (all others, where there are no more than ``_MOST_FOLDS``). So nothing that is
-# scored has been seen, and no further fit is needed.
-
-
 STACK: Final = "stack"
 _MOST_FOLDS: Final = 12  # of whole groups: a fold for each of our programs, and few of thousands
 _COVERAGE: Final = 0.9  # of the intervals that are scored
@@ -288,7 +288,7 @@ def best_of(results: list[Contest]) -> str:
 
 def keep_only(guarded: Guarded, stack: Stack, problem: Problem, name: str) -> None:
     """Give one member all the weight, and calibrate the intervals to it."""
-    stack.use_only(name)
+    stack.weights_ = np.array([float(n == name) for n, _ in stack._named()])
     known = stack._remove(problem._given(stack), problem.offset)
     guarded.calibration_ = stack._calibrate(problem.X, known, problem.groups, problem.is_censored)
 

@@ -1,5 +1,8 @@
 """Prediction intervals from errors on left-out groups: split-conformal, grouped, and adaptive.
 
+Further parts: features on a common scale: what is unknown becomes the median, what is far is drawn
+in.
+
 here        in the text   meaning
 errors      e_i           prediction - truth of row i, its group left out of the fit
 weights     w_i           1 / (rows of its group): every job counts the same
@@ -9,13 +12,19 @@ The half-width at coverage c is s(x) q, q the w-weighted quantile of |e_i|/s(x_i
 split-conformal prediction (Lei et al. 2018, theorem 2) with whole jobs as the unit that is left
 out and the jobs' distributions pooled (Dunn, Wasserman & Ramdas 2023, section 3.1). Pooling holds
 its coverage as the number of jobs grows; for a dozen it is checked in ``lab/notes/predictors.md``.
+
+Splits that keep siblings together: the only ones on offer.
+
+A random split of runs puts repeats and sizes of one job on both sides and measures a look-up
+(``reference/cloud_runs.md`` section 4). ``random`` here is the thesis's split, shown for
+comparison and never used to choose.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -24,9 +33,6 @@ from numpy.typing import ArrayLike, NDArray
 from advisor.answer import Recorded
 from advisor.errors import ModelError
 from advisor.records import RunRecord
-
-# Features on a common scale: what is unknown becomes the median, what is far is drawn in.
-
 
 Floats = NDArray[np.float64]
 
@@ -112,10 +118,7 @@ def calibrate(
         inner, inner_scaling = _slopes(X[train], sizes[train], weights[train])
         scores[test] = sizes[test] / _difficulty(X[test], inner, inner_scaling)
     spread = _sorted(scores, weights, labels.size)
-    return Calibration(
-        scores=spread.scores, levels=spread.levels, groups=spread.groups, slopes=slopes,
-        scaling=scaling,
-    )  # fmt: skip
+    return replace(spread, slopes=slopes, scaling=scaling)
 
 
 def _folds(codes: NDArray[np.intp], groups: int) -> Iterator[tuple[Any, Any]]:
@@ -150,13 +153,6 @@ def _sorted(scores: Floats, weights: Floats, groups: int) -> Calibration:
     order = np.argsort(scores, kind="stable")
     levels = np.cumsum(weights[order]) / weights.sum()
     return Calibration(scores=scores[order], levels=levels, groups=groups)
-
-
-# Splits that keep siblings together: the only ones on offer.
-#
-# A random split of runs puts repeats and sizes of one job on both sides and measures a look-up
-# (``reference/cloud_runs.md`` section 4). ``random`` here is the thesis's split, shown for
-# comparison and never used to choose.
 
 
 SplitName = Literal["random", "job", "instance", "both"]

@@ -1,4 +1,18 @@
-"""Ridge regression, its strength chosen on left-out jobs; and Poisson regression of times."""
+"""Ridge regression, its strength chosen on left-out jobs; and Poisson regression of times.
+
+A Gaussian process on what physics leaves over.
+
+here         in the text   meaning
+linear       s_l^2         variance of the linear part, per scaled feature
+smooth       s_f^2         variance of the smooth part
+length       l             its length, in root-mean-square distance of the scaled features
+noise        s_n^2         variance of a single run
+
+k(x, x') = s_l^2 x.x'/d + s_f^2 exp(-|x - x'|^2 / (2 d l^2)) + s_n^2 [same row], d features. The
+four are those that maximise ln p(r) = -r K^-1 r / 2 - ln|K| / 2 - n ln(2 pi) / 2 (Rasmussen &
+Williams 2006, eq. 2.30) plus a weak prior; the mean is k(x, X) K^-1 r (eq. 2.25). More rows than
+``most_rows`` are thinned evenly over the groups.
+"""
 
 from __future__ import annotations
 
@@ -111,20 +125,6 @@ class Poisson(RunRegressor):
     _learned: ClassVar[Mapping[str, Any]] = {
         "scaling": Scaling.from_state, "coef": np.asarray, "intercept": float, "unit": float,
     }  # fmt: skip
-
-
-# A Gaussian process on what physics leaves over.
-#
-# here         in the text   meaning
-# linear       s_l^2         variance of the linear part, per scaled feature
-# smooth       s_f^2         variance of the smooth part
-# length       l             its length, in root-mean-square distance of the scaled features
-# noise        s_n^2         variance of a single run
-#
-# k(x, x') = s_l^2 x.x'/d + s_f^2 exp(-|x - x'|^2 / (2 d l^2)) + s_n^2 [same row], d features. The
-# four are those that maximise ln p(r) = -r K^-1 r / 2 - ln|K| / 2 - n ln(2 pi) / 2 (Rasmussen &
-# Williams 2006, eq. 2.30) plus a weak prior; the mean is k(x, X) K^-1 r (eq. 2.25). More rows than
-# ``most_rows`` are thinned evenly over the groups.
 
 
 # Prior of the logarithms: medians and standard deviations. On standardised targets; a linear part

@@ -21,6 +21,7 @@ to gain; so does this.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -85,14 +86,23 @@ def worthwhile(
     >>> [(p.instance_type, round(p.price_usd, 2)) for p in found]
     [('new', 0.1)]
     """
+    from scipy.special import ndtr
+
     cost, time, sd, price = (
         np.asarray(values, float) for values in (cost_usd, time_h, log_sd, price_usd_per_h)
     )
     types = np.asarray(instance_types)
     if not cost.size or len({a.shape for a in (cost, time, sd, price, types)}) != 1:
         raise ValueError(f"candidates must have equal lengths, got {cost.size} costs")
-    beliefs = _Beliefs(cost, time, deadline_h, budget_usd, float(cost.max()))
-    now = beliefs.loss(np.zeros_like(cost), sd**2)
+
+    def loss(shift: Floats, variance: Floats) -> Floats:
+        """Return expected cost plus the penalty of failing, each candidate, shape (n,)."""
+        spread = np.sqrt(np.maximum(variance, 1e-18))
+        slack = np.minimum(np.log(deadline_h / time), np.log(budget_usd / cost))
+        failing = ndtr((shift - slack) / spread)
+        return np.asarray(cost * np.exp(shift + variance / 2) + float(cost.max()) * failing)
+
+    now = loss(np.zeros_like(cost), sd**2)
     choice = int(np.argmin(now))
     probes = []
     for kind in np.unique(types):
@@ -100,7 +110,7 @@ def worthwhile(
         k = int(np.flatnonzero(same)[np.argmin(price[same])])
         covariance = shared * sd * sd[k] + np.where(same, (1 - shared) * sd * sd[k], 0.0)
         seen = sd[k] ** 2 + noise_sd**2
-        gain_usd = float(now[choice]) - _after(beliefs, covariance, sd, seen)
+        gain_usd = float(now[choice]) - _after(loss, covariance, sd, seen)
         price_usd = float(price[k]) * probe_h
         if gain_usd > max(price_usd, _LEAST_SHARE * float(now[choice])):
             left = sd[choice] ** 2 - covariance[choice] ** 2 / seen
@@ -116,32 +126,12 @@ def worthwhile(
     return sorted(probes, key=lambda p: p.price_usd - p.gain_usd)[:most]
 
 
-@dataclass(frozen=True, slots=True)
-class _Beliefs:
-    """Candidates and constraints; what is believed of the errors is handed in."""
-
-    cost: Floats
-    time: Floats
-    deadline_h: float
-    budget_usd: float
-    penalty_usd: float
-
-    def loss(self, shift: Floats, variance: Floats) -> Floats:
-        """Return expected cost plus the penalty of failing, each candidate, shape (n,)."""
-        from scipy.special import ndtr
-
-        spread = np.sqrt(np.maximum(variance, 1e-18))
-        slack = np.minimum(
-            np.log(self.deadline_h / self.time), np.log(self.budget_usd / self.cost)
-        )
-        failing = ndtr((shift - slack) / spread)
-        return np.asarray(self.cost * np.exp(shift + variance / 2) + self.penalty_usd * failing)
-
-
-def _after(beliefs: _Beliefs, covariance: Floats, sd: Floats, seen: float) -> float:
+def _after(
+    loss: Callable[[Floats, Floats], Floats], covariance: Floats, sd: Floats, seen: float
+) -> float:
     """Return the expected least loss after a probe whose z has variance ``seen``."""
     gain = covariance / seen
     variance = np.maximum(sd**2 - gain * covariance, 0.0)
     points, weights = np.polynomial.hermite_e.hermegauss(_POINTS)
-    losses = [float(np.min(beliefs.loss(gain * math.sqrt(seen) * z, variance))) for z in points]
+    losses = [float(np.min(loss(gain * math.sqrt(seen) * z, variance))) for z in points]
     return float(np.dot(weights, losses) / weights.sum())

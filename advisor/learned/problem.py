@@ -118,11 +118,7 @@ class Problem(ModelInputs):
 
 
 def problem_of(
-    records: Sequence[RunRecord],
-    target: Target = "over_analytic",
-    *,
-    has_series: bool = False,
-    channels: int | None = None,
+    records: Sequence[RunRecord], target: Target = "over_analytic", *, has_series: bool = False
 ) -> Problem:
     """Return the labelled runs among ``records`` as arrays.
 
@@ -133,8 +129,6 @@ def problem_of(
     records : sequence of RunRecord
         Failed runs are left out here: they have no time. So are those that their collector calls
         noisy: other programs made their time.
-    channels : int, optional
-        How many a model takes; those that the runs have by default (``course.channels_of``).
     """
     if target not in TARGETS:
         raise UsageError(f"no target named {target!r}", hint=f"one of: {', '.join(TARGETS)}")
@@ -147,9 +141,7 @@ def problem_of(
             hint="costs need cost_usd, over_anchor a partial run; see docs/formats.md",
         )
     runs = tuple(r for r, is_kept in zip(labelled, kept, strict=True) if is_kept)
-    taken = 0
-    if has_series:
-        taken = features.channels_of(runs) if channels is None else channels
+    taken = features.channels_of(runs) if has_series else 0
     asked = ModelInputs.of(known.take(kept), target, taken)
     return Problem(
         target=target, X=asked.X, offset=asked.offset, channels=taken, records=runs,

@@ -1,7 +1,20 @@
 """A saved model's answers without scikit-learn and XGBoost, which take seconds to import.
 
 Only for what ships: a guard around trees, boosted or a forest, alone or as the members of a stack
-that have any weight. The numbers are those of ``registry.load``, which serves every other model.
+that have any weight. The numbers are those of the estimators, which serve every other model.
+
+The range of each feature that a model has seen, and how far beyond it a row may lie.
+
+here        meaning
+low, high   of a feature over the rows that were learned from
+distance    root of the sum of squares of how far a row's known features leave their ranges, each
+            in units of its range; 0 inside
+reach       the distance within which nine of ten rows of a left-out group lie from the ranges of
+            the others: the errors that the intervals are made of were made at such distances
+part        rows that agree on which of the ``parted_columns`` are positive: each has ranges of
+            its own, and covers nothing with fewer than ``LEAST_ROWS`` rows
+
+Needs NumPy alone, so that whoever only asks whether a model covers a run loads nothing heavy.
 """
 
 from __future__ import annotations
@@ -17,24 +30,7 @@ from numpy.typing import ArrayLike, NDArray
 from advisor.answer import Recorded
 from advisor.learned.intervals import Calibration
 
-# Trees, from XGBoost's UBJSON file or a forest's arrays, asked by numpy alone.
-#
-# Importing XGBoost (and scikit-learn with it) takes longer than everything else that one answer
-# needs; a few hundred small trees do not need either.
-#
-# Sources: https://ubjson.org/type-reference/ (markers, big-endian numbers), XGBoost's
-# "Introduction to Model IO" (fields of the trees: a leaf has no children, and its value for a
-# threshold).
-
-
 Floats = NDArray[np.float64]
-
-# Marker -> type of a number.
-_NUMBERS: Final[dict[bytes, np.dtype[Any]]] = {
-    b"i": np.dtype(">i1"), b"U": np.dtype(">u1"), b"I": np.dtype(">i2"), b"l": np.dtype(">i4"),
-    b"L": np.dtype(">i8"), b"d": np.dtype(">f4"), b"D": np.dtype(">f8"),
-}  # fmt: skip
-_CONSTANTS: Final = {b"T": True, b"F": False, b"Z": None, b"N": None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,56 +45,22 @@ class Trees:
     is_left_unknown: NDArray[np.bool_]  # unknown values (nan) go left
     roots: NDArray[np.int64]
     base: float  # what the trees add to
-    features: int  # columns of a row, or as many as are looked at
+    features: int  # columns of a row that are looked at
     share: float = 1.0  # of each tree in the answer: boosted ones add up, a forest is their mean
 
     @classmethod
-    def read(cls, data: bytes) -> Self:
-        """Read a booster of numerical splits with one output.
+    def of(cls, state: Mapping[str, Any]) -> Self:
+        """Return the trees of what ``Forest`` or ``Boosting`` saved.
 
-        Raises ValueError if the bytes are cut, or are no such booster.
-        """
-        try:
-            learner = _Reader(data).value()["learner"]
-            model = learner["gradient_booster"]["model"]
-            about = learner["learner_model_param"]
-            trees = model["trees"]
-            base = float(np.ravel(about["base_score"])[0].strip("[]"))
-            features = int(about["num_feature"])
-        except (KeyError, IndexError, TypeError, AttributeError) as error:
-            raise ValueError(f"not a booster: {error}") from error
-        sizes = [len(tree["left_children"]) for tree in trees]
-        roots = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
-
-        def column(name: str, dtype: Any) -> NDArray[Any]:
-            return np.concatenate([np.asarray(tree[name], dtype) for tree in trees])
-
-        shift = np.repeat(roots, sizes)
-        left, right = column("left_children", np.int64), column("right_children", np.int64)
-        return cls(
-            left=np.where(left < 0, -1, left + shift),
-            right=np.where(right < 0, -1, right + shift),
-            feature=column("split_indices", np.int64),
-            threshold=column("split_conditions", np.float32),
-            is_left_unknown=column("default_left", bool),
-            roots=roots,
-            base=base,
-            features=features,
-        )
-
-    @classmethod
-    def of_forest(cls, state: Mapping[str, Any]) -> Self:
-        """Return the trees of what ``Forest.state`` saved.
-
-        There a value that is not above the threshold goes left, and the unknown is a number below
-        all others. Raises ValueError where the arrays are no trees.
+        In a forest a value that is not above the threshold goes left, and the unknown is a number
+        below all others. Raises ValueError where the arrays are no trees.
         """
         names = ("left_child", "right_child", "feature", "threshold", "value")
         left, right, feature, threshold, value = (np.asarray(state[name]) for name in names)
-        sizes = np.asarray(state["sizes"], np.int64)
+        sizes, is_forest = np.asarray(state["sizes"], np.int64), "unknown" in state
         lengths = {len(state[name]) for name in (*names, "missing_go_to_left")}
-        if lengths != {int(sizes.sum())} or (sizes < 1).any():
-            raise ValueError("not a forest: its arrays have different lengths")
+        if lengths != {int(sizes.sum())} or not sizes.size or (sizes < 1).any():
+            raise ValueError("not trees: their arrays have different lengths")
         roots = np.cumsum(sizes) - sizes
         shift, end = np.repeat(roots, sizes), np.repeat(roots + sizes, sizes)
         inner = left != -1
@@ -113,19 +75,22 @@ class Trees:
             and (feature[inner] >= 0).all()
             and np.isfinite(value).all()
         ):
-            raise ValueError("not a forest: a tree is damaged")
+            raise ValueError("not trees: one is damaged")
         bound = threshold.astype(np.float32)
-        bound = np.where(bound > threshold, bound, np.nextafter(bound, np.float32(np.inf)))
+        is_left_unknown = np.asarray(state["missing_go_to_left"], bool)
+        if is_forest:
+            bound = np.where(bound > threshold, bound, np.nextafter(bound, np.float32(np.inf)))
+            is_left_unknown = np.float32(state["unknown"]) < bound
         return cls(
             left=np.where(inner, left + shift, -1).astype(np.int64),
             right=np.where(inner, right + shift, -1).astype(np.int64),
             feature=np.where(inner, feature, 0).astype(np.int64),
             threshold=np.where(inner, bound, value).astype(np.float32),
-            is_left_unknown=np.float32(state["unknown"]) < bound,
+            is_left_unknown=is_left_unknown,
             roots=roots,
-            base=0.0,
+            base=float(state.get("base", 0.0)),
             features=int(feature[inner].max(initial=-1)) + 1,
-            share=1.0 / sizes.size,
+            share=1.0 / sizes.size if is_forest else 1.0,
         )
 
     def answer(self, X: Floats) -> Floats:
@@ -142,76 +107,6 @@ class Trees:
             node = np.where(inner, below, node)
         leaves: Floats = self.threshold[node].sum(axis=1, dtype=float)
         return self.base + self.share * leaves
-
-
-class _Reader:
-    """Universal Binary JSON from its first byte on."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data, self._at = data, 0
-
-    def value(self) -> Any:
-        """Return the value that begins here."""
-        return self._of(self._take(1))
-
-    def _of(self, marker: bytes) -> Any:
-        if marker in _NUMBERS:
-            return self._numbers(marker, 1)[0].item()
-        if marker in _CONSTANTS:
-            return _CONSTANTS[marker]
-        if marker == b"S":
-            return self._take(int(self.value())).decode()
-        if marker == b"[":
-            return self._array()
-        if marker == b"{":
-            return self._object()
-        raise ValueError(f"not a booster: unknown marker {marker!r}")
-
-    def _object(self) -> dict[str, Any]:
-        found = {}
-        while (marker := self._take(1)) != b"}":
-            name = self._take(int(self._of(marker))).decode()
-            found[name] = self.value()
-        return found
-
-    def _array(self) -> Any:
-        marker = self._take(1)
-        if marker == b"$":
-            kind = self._take(1)
-            self._take(1)  # "#"
-            return self._numbers(kind, int(self.value()))
-        if marker == b"#":
-            return [self.value() for _ in range(int(self.value()))]
-        found = []
-        while marker != b"]":
-            found.append(self._of(marker))
-            marker = self._take(1)
-        return found
-
-    def _numbers(self, kind: bytes, count: int) -> NDArray[Any]:
-        dtype = _NUMBERS[kind]
-        return np.frombuffer(self._take(count * dtype.itemsize), dtype)
-
-    def _take(self, count: int) -> bytes:
-        end = self._at + count
-        if not 0 <= count <= len(self._data) - self._at:
-            raise ValueError("not a booster: it is cut short")
-        taken, self._at = self._data[self._at : end], end
-        return taken
-
-
-# The range of each feature that a model has seen, and how far beyond it a row may lie.
-#
-# here        meaning
-# low, high   of a feature over the rows that were learned from
-# distance    root of the sum of squares of how far a row's known features leave their ranges, each
-#             in units of its range; 0 inside
-# reach       the distance within which nine of ten rows of a left-out group lie from the ranges of
-#             the others: the errors that the intervals are made of were made at such distances
-# part        rows that agree on which of the ``parted_columns`` are positive: each has ranges of
-#             its own, and covers nothing with fewer than ``LEAST_ROWS`` rows
-#
-# Needs NumPy alone, so that whoever only asks whether a model covers a run loads nothing heavy.
 
 
 LEAST_ROWS: Final = 10  # fewer say nothing of a range
@@ -322,7 +217,6 @@ def hull_parts(X: Floats, parted_columns: Sequence[int]) -> NDArray[np.intp]:
 
 
 QUICK: Final = ("boosting", "forest")  # estimators that are asked so
-_OBJECTIVE: Final = "reg:squarederror"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -415,16 +309,6 @@ def _weighted(
             for weight, (name, about) in zip(state["weights"], described, strict=True)
             if weight > 0
         ]
-    if not parts or not all(_is_quick(about) for _, about, _ in parts):
+    if not parts or not all(about["name"] in QUICK for _, about, _ in parts):
         return None
-    return tuple((weight, _trees(about["name"], learned)) for weight, about, learned in parts)
-
-
-def _is_quick(about: Mapping[str, Any]) -> bool:
-    is_boosting = about["name"] == "boosting"
-    is_plain = not is_boosting or about["settings"].get("objective") == _OBJECTIVE
-    return about["name"] in QUICK and is_plain
-
-
-def _trees(name: str, learned: Mapping[str, Any]) -> Trees:
-    return Trees.of_forest(learned) if name == "forest" else Trees.read(bytes(learned["booster"]))
+    return tuple((weight, Trees.of(learned)) for weight, _, learned in parts)

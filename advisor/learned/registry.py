@@ -1,11 +1,11 @@
 """Names of the estimators, and models as folders that cannot run code.
 
-A model is a folder: ``weights.npz`` (arrays only), ``*.ubj`` (XGBoost's own form), ``model.json``
-(which estimator, its settings, scalars, the SHA-256 of every file and of itself),
-``features.json`` (the columns with their units and ranges, schema version, hash of the data),
-``metrics.json`` and ``card.md``. Loading checks the hashes, the schema and the shapes; a folder
-that was changed is refused. The hashes are against accidents and half-copied folders; who can
-write all files can write them too, but cannot make loading run code.
+A model is a folder: ``weights.npz`` (arrays only), ``model.json`` (which estimator, its settings,
+scalars, the SHA-256 of every file and of itself), ``features.json`` (the columns with their units
+and ranges, schema version, hash of the data), ``metrics.json`` and ``card.md``. Loading checks the
+hashes, the schema and the shapes; a folder that was changed is refused. The hashes are against
+accidents and half-copied folders; who can write all files can write them too, but cannot make
+loading run code.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from advisor.learned.base import RunRegressor, State
     from advisor.learned.quick import QuickModel
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 _T = TypeVar("_T")
 # Name -> module and class.
 ESTIMATORS: Final = {
@@ -64,7 +64,8 @@ def require_replaceable(folder: Path) -> None:
     Raises ModelError for a file, or a folder with files that are none of a model's.
     """
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    others = {name for name in names if name not in _FILES and not name.endswith(".ubj")}
+    # Versions before kept boosted trees as ``*.ubj``.
+    others = {name for name in names - _FILES if not name.endswith(".ubj")}
     is_model = not names or (_ABOUT in names and not others)
     if not is_model or (folder.exists() and not folder.is_dir()):
         found = f"{folder} holds {sorted(others or names)[0]}" if names else f"{folder} is a file"
@@ -90,28 +91,23 @@ def save(
     """
     require_replaceable(folder)
     arrays: dict[str, Any] = {}
-    blobs: dict[str, bytes] = {}
     learned: State = model.state()
     if model.calibration_ is not None:
         learned = {"learned": learned, "calibration": model.calibration_.state()}
     else:
         learned = {"learned": learned}
-    scalars = _flatten(learned, "", arrays, blobs)
+    scalars = _flatten(learned, "", arrays)
     with atomic.replacing_folder(folder) as made:
         np.savez_compressed(made / "weights.npz", **arrays)
-        for name, blob in blobs.items():
-            (made / f"{name}.ubj").write_bytes(blob)
         _dump(made / "features.json", dict(features))
         _dump(made / "metrics.json", dict(metrics))
         (made / "card.md").write_text(card, encoding="utf-8")
-        hashed = ["weights.npz", "features.json", "metrics.json", "card.md"]
-        hashed += [f"{name}.ubj" for name in blobs]
         about = {
             "format": FORMAT,
             "estimator": describe(model),
             "features_in": model.n_features_in_,
             "scalars": scalars,
-            "sha256": {name: _sha256(made / name) for name in hashed},
+            "sha256": {name: _sha256(made / name) for name in sorted(_FILES - {_ABOUT})},
         }
         _dump(made / "model.json", about | {"own_sha256": _own_sha256(about)})
 
@@ -134,20 +130,12 @@ def _steadily(read: Callable[[Path], _T]) -> Callable[[Path], _T]:
 
 
 @_steadily
-def load(folder: Path) -> tuple[RunRegressor, dict[str, Any], dict[str, Any]]:
+def load(folder: Path) -> tuple[RunRegressor | QuickModel, dict[str, Any], dict[str, Any]]:
     """Return a saved model, its ``features.json`` and its ``metrics.json``.
 
-    Raises ModelError if a file is missing, was changed, or is of another format.
+    Without scikit-learn and XGBoost where the model needs neither. Raises ModelError if a file is
+    missing, was changed, or is of another format.
     """
-    about, learned = _verified(folder)
-    return _built(folder, about, learned), *_beside(folder)
-
-
-@_steadily
-def load_lightest(
-    folder: Path,
-) -> tuple[RunRegressor | QuickModel, dict[str, Any], dict[str, Any]]:
-    """Return the same, without scikit-learn and XGBoost where the model needs neither."""
     from advisor.learned.quick import QuickModel
 
     about, learned = _verified(folder)
@@ -155,7 +143,8 @@ def load_lightest(
         quick = QuickModel.of(about["estimator"], learned, int(about["features_in"]))
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise ModelError(f"{folder}: cannot be read ({error})", hint=_HINT) from error
-    return quick or _built(folder, about, learned), *_beside(folder)
+    model = quick or _built(folder, about, learned)
+    return model, _read(folder / "features.json"), _read(folder / "metrics.json")
 
 
 def _built(folder: Path, about: Mapping[str, Any], learned: Mapping[str, Any]) -> RunRegressor:
@@ -173,10 +162,6 @@ def _built(folder: Path, about: Mapping[str, Any], learned: Mapping[str, Any]) -
     return model
 
 
-def _beside(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    return _read(folder / "features.json"), _read(folder / "metrics.json")
-
-
 def _verified(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return ``model.json`` and what was learned, every file as it was saved."""
     about = _description(folder)
@@ -184,8 +169,7 @@ def _verified(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         for name in about["sha256"]:
             _check(folder, about, name)
         arrays = _arrays(folder / "weights.npz")
-        blobs = {n: (folder / n).read_bytes() for n in about["sha256"] if n.endswith(".ubj")}
-        return about, _nested(about["scalars"], arrays, blobs)
+        return about, _nested(about["scalars"], arrays)
     except (OSError, KeyError, TypeError, ValueError, IndexError) as error:
         raise ModelError(f"{folder}: cannot be read ({error})", hint=_HINT) from error
 
@@ -238,8 +222,6 @@ def describe(model: RunRegressor) -> dict[str, Any]:
         settings["members"] = [[n, describe(member)] for n, member in model._named()]
     if "member" in settings:
         settings["member"] = describe(model._named()[0][1])
-    if settings.get("residual") is not None:
-        settings["residual"] = describe(settings["residual"])
     return {"name": name, "settings": settings}
 
 
@@ -248,39 +230,33 @@ def build(description: Mapping[str, Any]) -> RunRegressor:
     settings = dict(description["settings"])
     if "members" in settings:
         settings["members"] = tuple((n, build(d)) for n, d in settings["members"])
-    for part in ("member", "residual"):
-        if settings.get(part) is not None:
-            settings[part] = build(settings[part])
+    if settings.get("member") is not None:
+        settings["member"] = build(settings["member"])
     for name, value in settings.items():
         if isinstance(value, list):
             settings[name] = tuple(value)
     return estimator(str(description["name"]), **settings)
 
 
-def _flatten(value: Any, name: str, arrays: dict[str, Any], blobs: dict[str, bytes]) -> Any:
-    """Move arrays and bytes out of nested data, leaving their names behind."""
+def _flatten(value: Any, name: str, arrays: dict[str, Any]) -> Any:
+    """Move arrays out of nested data, leaving their names behind."""
     if isinstance(value, Mapping):
         return {
-            str(k): _flatten(v, f"{name}.{k}" if name else str(k), arrays, blobs)
+            str(k): _flatten(v, f"{name}.{k}" if name else str(k), arrays)
             for k, v in value.items()
         }
-    if isinstance(value, bytes):
-        blobs[name] = value
-        return {"$blob": name}
     if isinstance(value, np.ndarray):
         arrays[name] = value
         return {"$array": name}
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _nested(value: Any, arrays: Mapping[str, Any], blobs: Mapping[str, bytes]) -> Any:
+def _nested(value: Any, arrays: Mapping[str, Any]) -> Any:
     if not isinstance(value, dict):
         return value
     if "$array" in value:
         return arrays[value["$array"]]
-    if "$blob" in value:
-        return blobs[f"{value['$blob']}.ubj"]
-    return {k: _nested(v, arrays, blobs) for k, v in value.items()}
+    return {k: _nested(v, arrays) for k, v in value.items()}
 
 
 def _arrays(path: Path) -> dict[str, Any]:

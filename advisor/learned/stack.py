@@ -3,6 +3,12 @@
 min_w sum_i |y_i - sum_m w_m p_im| + pull to equal weights, w >= 0, sum w = 1, where p_im is member
 m's prediction of row i with its group left out (Wolpert 1992; Breiman 1996, with his constraint).
 Solved as least squares with Huber's weights. Every member sees the same rows and the same folds.
+
+Physics where the data end: outside what was seen the learned correction is not trusted.
+
+A row is outside where it lies farther from what was seen than left-out groups do, or differs
+where all training rows agreed (``quick.Hull``). There the answer is physics alone (the offset
+plus the usual correction), and the interval is that of physics alone on left-out jobs.
 """
 
 from __future__ import annotations
@@ -68,10 +74,6 @@ class Stack(RunRegressor):
         """Return the columns that a member takes: series only where it can read them."""
         return X if getattr(member, "channels", 0) else X[:, : self.static_columns]
 
-    def use_only(self, name: str) -> None:
-        """Give one member all the weight."""
-        self.weights_ = np.array([float(n == name) for n, _ in self._named()])
-
     def _calibrate(self, X: Floats, r: Floats, groups: Any, bounds: Any) -> Calibration:
         # The errors that the weights were chosen on: some members' few weights cannot flatter
         # hundreds of rows by much, and a second round of folds would cost ten times the fit.
@@ -104,9 +106,8 @@ class Stack(RunRegressor):
         self.weights_ = state["weights"]
         self.members_ = []
         for name, member in self._named():
-            is_static = not getattr(member, "channels", 0) and self.static_columns is not None
-            columns = self.static_columns if is_static else self.n_features_in_
-            fitted = member.blank(columns or self.n_features_in_)
+            own = None if getattr(member, "channels", 0) else self.static_columns
+            fitted = member.blank(own or self.n_features_in_)
             fitted.restore(state["members"][name])
             self.members_.append(fitted)
 
@@ -133,13 +134,6 @@ def convex_weights(left_out: Floats, y: Floats) -> Floats:
         weights, _ = nnls(design, target)
         weights = weights / weights.sum()
     return np.asarray(weights)
-
-
-# Physics where the data end: outside what was seen the learned correction is not trusted.
-#
-# A row is outside where it lies farther from what was seen than left-out groups do, or differs
-# where all training rows agreed (``quick.Hull``). There the answer is physics alone (the offset
-# plus the usual correction), and the interval is that of physics alone on left-out jobs.
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -180,7 +174,7 @@ class Guarded(RunRegressor):
         return self.member_._calibrate(X, r, groups, bounds)
 
     def _twin(self) -> RunRegressor:
-        twin = (_default() if self.member is None else self.member)._bare()
+        twin = (Stack() if self.member is None else self.member)._bare()
         twin.set_params(
             is_adaptive=self.is_adaptive, n_jobs=self.n_jobs, random_state=self.random_state
         )
@@ -201,7 +195,7 @@ class Guarded(RunRegressor):
         return self.member is not None and self.member._is_multiplicative
 
     def _named(self) -> Sequence[tuple[str, RunRegressor]]:
-        return [("member", _default() if self.member is None else self.member)]
+        return [("member", Stack() if self.member is None else self.member)]
 
     def state(self) -> State:
         """Return what was learned as plain data and arrays."""
@@ -218,8 +212,3 @@ class Guarded(RunRegressor):
         self.outside_ = None if outside is None else Calibration.from_state(outside)
         self.member_ = self._twin().blank(self.n_features_in_)
         self.member_.restore(state["member"])
-
-
-def _default() -> RunRegressor:
-
-    return Stack()

@@ -12,7 +12,6 @@ import contextlib
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,15 +28,10 @@ Tell = Callable[[str, int, int], None]
 _ROUNDS: Final = 2  # tasks of each worker in a batch: enough to keep it busy
 
 
-@dataclass(frozen=True, slots=True)
-class _Supervision:
-    tell: Tell
-    folder: Path | None
-
-
-_SUPERVISION: ContextVar[_Supervision | None] = ContextVar("supervision", default=None)
+# What is told of progress, and where finished parts are kept.
+_SUPERVISION: ContextVar[tuple[Tell, Path | None] | None] = ContextVar("supervision", default=None)
 # The same, but also inside of a fit: only that process sees it in which the fit runs.
-_WATCHED: ContextVar[_Supervision | None] = ContextVar("watched", default=None)
+_WATCHED: ContextVar[Tell | None] = ContextVar("watched", default=None)
 
 
 @contextlib.contextmanager
@@ -48,8 +42,7 @@ def supervised(tell: Tell, folder: Path | None = None) -> Iterator[None]:
     """
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-    supervision = _Supervision(tell, folder)
-    token, watched = _SUPERVISION.set(supervision), _WATCHED.set(supervision)
+    token, watched = _SUPERVISION.set((tell, folder)), _WATCHED.set(tell)
     try:
         yield
     finally:
@@ -61,7 +54,7 @@ def tell_inside(what: str, done: int, total: int) -> None:
     """Tell how far a single fit is, if somebody watches this process."""
     watched = _WATCHED.get()
     if watched is not None and done < total:
-        watched.tell(what, done, total)
+        watched(what, done, total)
 
 
 def run(
@@ -71,12 +64,13 @@ def run(
     supervision = _SUPERVISION.get()
     if supervision is None:
         return list(Parallel(n_jobs=n_jobs)(delayed(function)(*task) for task in tasks))
-    files = [_file(supervision.folder, function, task) for task in tasks]
+    tell, folder = supervision
+    files = [_file(folder, function, task) for task in tasks]
     found = [_kept(file) for file in files]
     missing = [place for place, answer in enumerate(found) if answer is None]
     size = max(_ROUNDS * int(effective_n_jobs(n_jobs)), 1)
     done = len(tasks) - len(missing)
-    supervision.tell(what, done, len(tasks))
+    tell(what, done, len(tasks))
     for start in range(0, len(missing), size):
         batch = missing[start : start + size]
         token = _SUPERVISION.set(None)  # fits within a fit are nobody's stage
@@ -88,7 +82,7 @@ def run(
             found[place] = answer
             _keep(files[place], answer)
         done += len(batch)
-        supervision.tell(what, done, len(tasks))
+        tell(what, done, len(tasks))
     return [answer for answer in found if answer is not None]
 
 

@@ -67,7 +67,7 @@ class TrainedModel:
         Raises ModelError if the folder was changed, or was fitted on other features than this
         version's.
         """
-        estimator, about, found = registry.load_lightest(folder)
+        estimator, about, found = registry.load(folder)
         features.require_same(about, str(folder))
         return cls(
             name=folder.name,

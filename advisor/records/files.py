@@ -106,9 +106,6 @@ def _parse_line(line: str, where: str) -> RunRecord:
         raise RunError(f"{where}: {error}", hint=error.hint or "see docs/formats.md") from error
 
 
-# Our own records, a file or a folder of files.
-
-
 def read_own(path: Path) -> list[RunRecord]:
     """Read a ``.jsonl`` or ``.jsonl.gz`` file, or every such file of a folder in order.
 

@@ -12,8 +12,10 @@ from advisor.errors import UsageError
 if TYPE_CHECKING:
     from advisor.records.nouns import Instances, RunRecord
 
+_PUBLISHED: Final = "advisor.lab.data.public_runs:read_"  # tables that the laboratory reads
+_TRACKER: Final = "advisor.records.importers.trackers:read_"
 # Format -> (module and its function from a path to a list of RunRecord, what it is): imported when
-# it is asked for. The formats of published tables are read by the laboratory.
+# it is asked for.
 FORMATS: Final[dict[str, tuple[str, str]]] = {
     "records": (
         "advisor.records.files:read_own",
@@ -24,51 +26,32 @@ FORMATS: Final[dict[str, tuple[str, str]]] = {
         "advisor.records.importers.minicloud:read_minicloud",
         "runs.jsonl(.gz) of advisor collect",
     ),
-    "profet": ("advisor.lab.data.public_runs:read_profet", "PROFET's anchor_*.parquet"),
+    "profet": (f"{_PUBLISHED}profet", "PROFET's anchor_*.parquet"),
     "trainpred": (
-        "advisor.lab.data.public_runs:read_trainpred",
-        "cloud-hw-trainpred's nvidiasmi_devicequery_all.csv",
+        f"{_PUBLISHED}trainpred", "cloud-hw-trainpred's nvidiasmi_devicequery_all.csv",
     ),
-    "hivemind": (
-        "advisor.lab.data.public_runs:read_hivemind",
-        "hivemind-multi-cloud's experiments, nodes and series",
-    ),
-    "ibm": ("advisor.lab.data.public_runs:read_ibm", "IBM's multi-cloud-configuration.csv"),
-    "scout": ("advisor.lab.data.public_runs:read_scout", "scout's runs.csv"),
-    "trimtuner": (
-        "advisor.lab.data.public_runs:read_trimtuner",
-        "TrimTuner's cnn.csv and rnn.csv",
-    ),
-    "coastline": ("advisor.lab.data.public_runs:read_coastline", "Coastline's run_database.csv"),
+    "hivemind": (f"{_PUBLISHED}hivemind", "hivemind-multi-cloud's experiments, nodes and series"),
+    "ibm": (f"{_PUBLISHED}ibm", "IBM's multi-cloud-configuration.csv"),
+    "scout": (f"{_PUBLISHED}scout", "scout's runs.csv"),
+    "trimtuner": (f"{_PUBLISHED}trimtuner", "TrimTuner's cnn.csv and rnn.csv"),
+    "coastline": (f"{_PUBLISHED}coastline", "Coastline's run_database.csv"),
     "gpu-power": (
-        "advisor.lab.data.public_runs:read_gpu_power",
-        "gpu_power_benchmark's mfu_aggregated_per_config_*.csv",
+        f"{_PUBLISHED}gpu_power", "gpu_power_benchmark's mfu_aggregated_per_config_*.csv",
     ),
     "minicloud-sample": (
         "advisor.lab.data.first_trial:read_first_trial",
         "one-process runs of the first trial, .jsonl",
     ),
-    "huggingface": (
-        "advisor.records.importers.trackers:read_huggingface",
-        "a Trainer's trainer_state.json with its metrics",
-    ),
+    "huggingface": (f"{_TRACKER}huggingface", "a Trainer's trainer_state.json with its metrics"),
     "wandb": (
-        "advisor.records.importers.trackers:read_wandb",
-        "Weights & Biases: offline runs (.wandb), or exported files of runs",
+        f"{_TRACKER}wandb", "Weights & Biases: offline runs (.wandb), or exported files of runs",
     ),
-    "mlflow": (
-        "advisor.records.importers.trackers:read_mlflow",
-        "MLflow: an mlruns folder, or its SQLite database",
-    ),
+    "mlflow": (f"{_TRACKER}mlflow", "MLflow: an mlruns folder, or its SQLite database"),
     "tensorboard": (
-        "advisor.records.importers.trackers:read_tensorboard",
-        "TensorBoard: folders of event files, one run per folder",
+        f"{_TRACKER}tensorboard", "TensorBoard: folders of event files, one run per folder",
     ),
-    "csv": (
-        "advisor.records.importers.trackers:read_table",
-        "a CSV table of your own with a column time_s, one run per row",
-    ),
-}
+    "csv": (f"{_TRACKER}table", "a CSV table of your own with a column time_s, one run per row"),
+}  # fmt: skip
 # Formats of trackers: they know little of machines and nothing of prices, so that a user may say
 # them. Their functions take ``machines`` too.
 TRACKERS: Final = frozenset({"huggingface", "wandb", "mlflow", "tensorboard", "csv"})
@@ -98,6 +81,3 @@ def read_runs_as(name: str, path: Path, machines: Instances | None = None) -> li
     reader = getattr(data.laboratory(module), function)
     records: list[RunRecord] = reader(path, machines) if name in TRACKERS else reader(path)
     return records
-
-
-# Read runs of other formats as records: one format a file.

@@ -1,5 +1,8 @@
 """A profiled job as a run record: what is asked of a learned model, and what a real run labels.
 
+Further parts: records of the real runs that ``advisor runs actual`` noted in a journal
+(``jobs.journal``); machines of the catalogue as records name them.
+
 The anchor is the host, as one core: with several threads a step's processor time stands for its
 time on one core, since the models' anchors are single cores. Physics is the estimate of
 ``advisor recommend``, handed in and kept in the fact ``analytic_time_s``: what is learned from
@@ -101,21 +104,12 @@ def profile(job: Job) -> Profile | None:
 
 
 def record(
-    profile: Profile,
-    machines: Instances,
-    *,
-    record_id: str,
-    workers: int,
-    physics_s: float,
-    time_s: float | None = None,
-    cost_usd: float | None = None,
-    replicate: int = 0,
+    profile: Profile, machines: Instances, *, record_id: str, workers: int, physics_s: float
 ) -> RunRecord:
-    """Return a run of a profiled job: one that was made, or one that is asked about.
+    """Return a run of a profiled job that is asked about: it has no time, as if it had failed.
 
     ``workers``: processes that share the samples of a step; ``physics_s``: the whole job as
-    ``advisor recommend`` estimates it, without learning [s]; ``time_s``, ``cost_usd``: what it
-    took; without a time the record has the status ``failed``, and is only asked about.
+    ``advisor recommend`` estimates it, without learning [s].
     """
     return RunRecord(
         record_id=record_id,
@@ -128,11 +122,9 @@ def record(
             "threads": float(machines.vcpus or 1.0),
             "kind": "single" if workers == 1 else "allreduce",
         },
-        time_s=time_s,
+        time_s=None,
         time_kind="job",
-        cost_usd=cost_usd,
-        status="failed" if time_s is None else "ok",
-        replicate=replicate,
+        status="failed",
         anchor=profile.anchor,
         facts={"analytic_time_s": physics_s},
     )
@@ -205,9 +197,6 @@ def _work_facts(work: Work, batch: float) -> dict[str, Fact]:
     if total_flop > 0:
         facts |= {f"flop_share_{k}": v / total_flop for k, v in flop.items() if v > 0}
     return facts
-
-
-# Records of the real runs that ``advisor runs actual`` noted in a journal (``jobs.runs``).
 
 
 # Of a record, what the measured step of its entry says.
@@ -288,9 +277,6 @@ def _labelled(entry: Entry, noted: Counter[str]) -> dict[str, Any] | None:
         "replicate": replicate,
     }
     return row
-
-
-# Machines of the catalogue as records name them.
 
 
 def machines_of(catalogue: Catalogue, type_index: int, count: int) -> Instances:

@@ -102,30 +102,17 @@ def _grouped(rows: Sequence[Row], keys: Sequence[str]) -> dict[tuple[str, ...], 
 
 
 @cache
-def packaged_spot_history(instance: str | None = None) -> SpotHistory:
-    """Return what spot was like in the recorded traces of ``datasets/availability``.
+def packaged_spot_history() -> SpotHistory:
+    """Return what spot was like in the recorded traces of GPUs of ``datasets/availability``.
 
     Spells are drawn from each trace's own quantiles in a fixed shuffle: lengths are true, their
     order is not.
-
-    Raises TraceError if no trace is of such an instance.
-
-    Parameters
-    ----------
-    instance : str, optional
-        Only traces of instances whose name begins so, e.g. ``"v100"``; by default all of GPUs.
     """
     path = data.root("datasets") / "availability" / "spell_quantiles.csv"
     traces: dict[str, dict[str, Mapping[str, str]]] = {}
     for _, row in trace_rows(path):
-        wanted = row["is_gpu"] == "1" if instance is None else row["instance"].startswith(instance)
-        if wanted:
+        if row["is_gpu"] == "1":
             traces.setdefault(row["trace"], {})[row["spell"]] = row
-    if not traces:
-        raise TraceError(
-            f"no recorded trace of spot instances named {instance}...",
-            hint="leave the instance out for all GPU traces, or give a trace of your own",
-        )
     spells = tuple(_drawn(t["up"], t["down"], seed) for seed, t in enumerate(traces.values()))
     nodes = tuple(int(t["up"]["nodes"]) for t in traces.values())
     return SpotHistory(spells=spells, nodes=nodes, source=f"{len(traces)} recorded traces")

@@ -1,5 +1,8 @@
 """A tracked run of equal machines with its readings, for the importers of experiment trackers.
 
+Further parts: readings at any times as a resource series at a fixed interval; rows of a delimited
+file, every complaint with file, row and column.
+
 A tracker is read by its own library, which need not be installed here: what is missing is said
 with the command that installs it.
 """
@@ -29,9 +32,6 @@ from advisor.records.nouns import (
     RunRecord,
     Status,
 )
-
-# Readings at any times as a resource series at a fixed interval.
-
 
 Floats = NDArray[np.float64]
 
@@ -223,9 +223,6 @@ def run_record(
         series=(series,) if series is not None and series.readings else (),
         facts=facts or {},
     )
-
-
-# Rows of a delimited file, every complaint with file, row and column.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -166,7 +166,7 @@ def _spread_usd(levels: Mapping[str, float | None] | None) -> str:
 
 
 def verdict(rent: Mapping[str, Any]) -> str:
-    """Say for which worth of an hour renting is right; ``rent`` is a ``RentOrWait`` as record."""
+    """Say for which worth of an hour renting is right; ``rent`` is of ``rent_or_wait``."""
     saved, extra = rent["saved_h"], rent["extra_cost_usd"]
     if saved > 0:
         if extra <= 0:

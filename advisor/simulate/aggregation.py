@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 
 import numpy as np
 
@@ -76,10 +75,10 @@ def shared(
                 "scatter_fraction": float(np.std(tenant.scatter)),
                 "delay_s": delay_s,
                 "loss_fraction": loss,
-                **asdict(exchange(
+                **exchange(
                     tenant, delay_s=delay_s, gradient_bytes=_gradient_bytes(job),
                     workers=asked.workers, link_bytes_per_s=asked.link, servers=asked.servers,
-                )),
+                ),
             }
             for job, tenant, delay_s, loss in zip(
                 jobs, tenants, packing.delay_s, packing.loss, strict=True

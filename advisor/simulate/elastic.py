@@ -140,8 +140,9 @@ def _phases(asked: SimulateElastic, known: JobFigures) -> list[Phase]:
     points = _noise(asked.noise)
     if points is None and known.noise is not None:
         points = (known.noise.samples, known.noise.samples * asked.noise_growth)
-    least = _doublings(points) + 1 if known.phases == 1 else 1
-    count = asked.phases or max(known.phases, least)
+    count = asked.phases or known.phases
+    if points is not None and asked.phases is None and known.phases == 1:
+        count = math.ceil(math.log2(max(points) / min(points))) + 1
     scales = [None] * count if points is None else over_phases(points, count)
     if asked.samples is not None:
         return [Phase(samples=asked.samples, noise_batch=scale) for scale in scales]
@@ -164,11 +165,6 @@ def _phase_record(
         "noise_scale_source": source,
         "noise_scale_recorded": None if measured is None else asdict(measured),
     }
-
-
-def _doublings(points: Sequence[float] | None) -> int:
-    """Return how often what is known at some points doubles from the least to the most."""
-    return 0 if points is None else math.ceil(math.log2(max(points) / min(points)))
 
 
 def over_phases(points: Sequence[float], phases: int) -> list[float]:

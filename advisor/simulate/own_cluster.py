@@ -8,7 +8,7 @@ inserting it into the cluster's recorded past (``advisor.simulate.queue``).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -142,8 +142,8 @@ def compare_with_cluster(
             **waited.record,
             "cost_usd": bill,
             "rent_or_wait": [
-                {"rank": one.rank, **asdict(waited.rent_or_wait(
-                    one.training_time_h, one.cost_usd.value, bill))}
+                {"rank": one.rank,
+                 **waited.rent_or_wait(one.training_time_h, one.cost_usd.value, bill)}
                 for one in rented
             ],
         })  # fmt: skip

@@ -18,7 +18,6 @@ from advisor.planners.queueing import (
     Placement,
     Policy,
     QueueParameters,
-    RentOrWait,
     SharedCluster,
     Wait,
     rent_or_wait,
@@ -129,7 +128,7 @@ def answer(asked: SimulateQueue) -> Simulated:
     rented, rent = None, None
     if (rent_h := asked.rent_hours) is not None:
         rented = Estimate(value=rent_h, low=rent_h, high=rent_h)
-        rent = asdict(waited.rent_or_wait(rented, asked.rent_cost))
+        rent = waited.rent_or_wait(rented, asked.rent_cost)
     record = {
         "schema_version": 1,
         **waited.cluster_record(),
@@ -197,7 +196,7 @@ class Waited:
 
     def rent_or_wait(
         self, completion_h: Estimate, cost_usd: float, own_cost_usd: float = 0.0
-    ) -> RentOrWait:
+    ) -> dict[str, float | None]:
         """Compare with machines that would end the job after ``completion_h`` for ``cost_usd``."""
         rented = samples_of(completion_h, SAMPLES, self.cluster.seed + 1)
         return rent_or_wait(

@@ -1,5 +1,8 @@
 """Boosted trees on a Dask cluster, for more runs than one machine's memory holds.
 
+Further parts: backends of parallel work: this machine, or an existing Dask or Ray cluster;
+progress of a long fit: bars on a terminal, a line every few seconds where there is none.
+
 Every file of runs is read by a worker, and its rows stay there: XGBoost exchanges histograms, not
 rows. A fifth of the programs, told by a hash of their names so that all workers agree, is left out
 of the fit: the intervals, and what is said of the errors, are made of them (split-conformal
@@ -22,6 +25,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import IO, Any, Final, Literal, cast, get_args
 
@@ -100,7 +104,7 @@ def train_on_dask(
     dask_xgboost: Any = importlib.import_module("xgboost.dask")
     client: Any = importlib.import_module("distributed").get_client()
     parts = client.map(_read, list(paths), fmt=fmt, target=target, pure=False)
-    told: list[_Told] = client.gather(client.map(_told, parts, pure=False))
+    told: list[_Told] = client.gather(client.map(attrgetter("told"), parts, pure=False))
     asked = _joined([t.left_out for t in told if t.left_out is not None])
     if asked is None or not any(t.rows for t in told):
         raise ModelError(
@@ -120,7 +124,7 @@ def train_on_dask(
     settings = {k: v for k, v in member._settings().items() if k != "nthread"}
     matrix = dask_xgboost.DaskDMatrix(client, inputs, targets)
     fitted = dask_xgboost.train(client, settings, matrix, num_boost_round=rounds)
-    member.booster_, member.rounds_ = fitted["booster"], rounds
+    member.booster_ = fitted["booster"]
     guarded = _guarded(member, told, asked, seed)
     return _trained(guarded, told, asked, seed)
 
@@ -144,10 +148,6 @@ def _read(path: Path, *, fmt: str, target: str) -> _Part:
         sha256=data_hash(asked.records),
     )
     return _Part(rows, left, told)
-
-
-def _told(part: _Part) -> _Told:
-    return part.told
 
 
 def _is_left_out(program: str) -> bool:
@@ -223,9 +223,6 @@ def _trained(
     )  # fmt: skip
     own, answers = is_own(asked.records), asked.predict(guarded, slice(None))
     return model, {**found, "own": beside_shipped(asked, own, model, answers)}
-
-
-# Backends of parallel work: this machine, or an existing Dask or Ray cluster.
 
 
 Backend = Literal["loky", "dask", "ray"]
@@ -313,9 +310,6 @@ def _gone(name: str, address: str | None, error: BaseException) -> ModelError:
         + (str(error).strip() or type(error).__name__).splitlines()[0],
         hint="nothing was lost: start it again and repeat the command, or use --backend loky",
     )
-
-
-# Progress of a long fit: bars on a terminal, a line every few seconds where there is none.
 
 
 PERIOD_S: Final = 5.0  # between lines: seldom enough for a log, often enough to be seen alive

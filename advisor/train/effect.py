@@ -1,4 +1,7 @@
-"""What more runs change: errors on each folder without and with it, and beside what ships."""
+"""What more runs change: errors on each folder without and with it, and beside what ships.
+
+Further parts: the new model beside the one that ships, on the runs that the latter has not heard.
+"""
 
 from __future__ import annotations
 
@@ -77,8 +80,6 @@ def _line(row: Mapping[str, Any], width: int) -> str:
     ]
     return f"{row['folder']!s:{width}}{row['runs']:7}{cells[0]:>15}{cells[1]:>15}"
 
-
-# The new model beside the one that ships, on the runs that the latter has not heard.
 
 EVERY: Final = "every program alike"
 _LEAST_GAIN: Final = 0.001  # errors are shown in tenths of a per cent

@@ -3,6 +3,15 @@
 It is one entry of the journal (``jobs.runs``): a measured step of the job anchors its next
 estimates at once, what was predicted shows whether errors drift (``train.drift``), and the rest of
 a run record is what ``advisor train`` learns from.
+
+Of the latest runs, those outside their interval are counted. With a coverage of 90 % each is
+outside with probability 0.1; estimates drift where as many as were seen would be outside by
+chance in fewer than one case of twenty (binomial tail).
+
+A step may also be measured on machines that are named. A transformer's in its layout calibrates
+the layout model for every transformer. A recorded job's is one of its real runs: with three of
+them on several numbers of devices, its own law of scaling times it on such machines
+(``estimate.knowledge.own_runs``).
 """
 
 from __future__ import annotations
@@ -42,15 +51,6 @@ from advisor.planners.core import HOUR_S, Layout
 from advisor.planners.layouts import SearchSpace
 from advisor.rank import recommend
 from advisor.records import LABEL, MOST_BESIDES, machines_of, profile, record, to_row
-
-# Predicted against actual over time: the comparisons that were noted, and whether errors drift.
-#
-# ``advisor runs actual`` notes what had been predicted beside what a run took (``jobs.runs``).
-#
-# Of the latest runs, those outside their interval are counted. With a coverage of 90 % each is
-# outside with probability 0.1; estimates drift where as many as were seen would be outside by
-# chance in fewer than one case of twenty (binomial tail).
-
 
 RECENT: Final = 10  # runs looked at: errors of a year ago say little of today's
 LEAST_PROBABILITY: Final = 0.05
@@ -376,14 +376,6 @@ def _record(
         )
     )
     return {name: value for name, value in row.items() if name not in LABEL}
-
-
-# A measured step on machines that are named, beside its prediction.
-#
-# A transformer's in its layout calibrates the layout model for every transformer
-# (``jobs.runs``). A recorded job's is one of its real runs (``jobs.runs``): with three
-# of them on several numbers of devices, its own law of scaling times it on such machines
-# (``estimate.knowledge.own_runs``).
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

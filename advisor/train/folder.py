@@ -89,9 +89,6 @@ def heading(name: str, metrics: Mapping[str, Any]) -> list[str]:
     ]
 
 
-# ``card.md`` of a learned predictor: what it was fitted on, how wrong it is, where it fails.
-
-
 # What a user can compare a job or a machine with; the hull watches more.
 _RANGES: Final = (
     "vcpus", "network_gbit_per_s", "parameters", "batch", "flop_per_step", "step_time_s",

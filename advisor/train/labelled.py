@@ -1,4 +1,13 @@
-"""The labelled runs that predictors learn from: those that ship, and the user's own."""
+"""The labelled runs that predictors learn from: those that ship, and the user's own.
+
+The physics of ``advisor recommend`` for collected runs with several threads.
+
+With one thread such a run takes the anchor's time over the share of a core: any model of a
+device says so, since both are the same silicon. With several it is not so simple: what a second
+core adds depends on how much of a step is arithmetic and how much is memory traffic. What is
+learned must be left over from the very physics that is corrected later, so these runs get the
+device model's word.
+"""
 
 from __future__ import annotations
 
@@ -121,15 +130,6 @@ def _format(path: Path, fmt: str) -> str:
         return "records"  # its reader says what is wrong with it
     is_collected = isinstance(first, dict) and str(first.get("schema")).startswith(_COLLECTED)
     return _COLLECTED if is_collected else "records"
-
-
-# The physics of ``advisor recommend`` for collected runs with several threads.
-#
-# With one thread such a run takes the anchor's time over the share of a core: any model of a
-# device says so, since both are the same silicon. With several it is not so simple: what a second
-# core adds depends on how much of a step is arithmetic and how much is memory traffic. What is
-# learned must be left over from the very physics that is corrected later, so these runs get the
-# device model's word.
 
 
 def with_device_physics(records: Sequence[RunRecord], path: Path) -> list[RunRecord]:

@@ -32,13 +32,19 @@ from advisor.lab import data as measurements
 from advisor.lab import frame
 from advisor.lab.minicloud.limits import CpuGroup, cpu_group
 from advisor.planners.core.errors import GIB, MIB
-from advisor.planners.rightsizing.autoscalers import AUTOPILOT, VPA, Autoscaler, Fixed, Oracle
-from advisor.planners.rightsizing.escra import Escra
+from advisor.planners.rightsizing.autoscalers import (
+    AUTOPILOT,
+    VPA,
+    Autoscaler,
+    Oracle,
+    krr_limits,
+    peak_limits,
+)
+from advisor.planners.rightsizing.escra import controllers
 from advisor.planners.rightsizing.limits import Headroom, memory_limit_bytes, right_size
 from advisor.planners.rightsizing.replay import (
     Controller,
     Period,
-    Policy,
     RecordedUsage,
     ResourceLimits,
     replay,
@@ -129,8 +135,6 @@ def _of_zoo() -> Iterator[Pair]:
 PERIOD_S = 0.1
 BURSTS = 8
 BURST_S = WAIT_S = 0.6
-# What is to come is not known here.
-NOTHING = RecordedUsage(step_s=1.0, cores=np.ones(1), memory_bytes=np.ones(1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,12 +175,11 @@ def measured(rounds: int) -> dict[str, Arm]:
 def _run(way: ResourceLimits | str | None) -> Arm:
     controller: Controller | None = None
     if way is not None:
-        policy = (
-            Fixed(limits=way)
+        controller = (
+            Controller(way)
             if isinstance(way, ResourceLimits)
-            else Escra(budget=ResourceLimits(cores=1.0, memory_bytes=GIB))
+            else controllers(ResourceLimits(cores=1.0, memory_bytes=GIB))[0]
         )
-        controller = policy.controller(NOTHING)
     with cpu_group("bursty", quota=None) as group:
         group.outrank_others()
         reading, writing = os.pipe()
@@ -206,7 +209,7 @@ def _bursts() -> None:
 
 
 def _watch(pid: int, group: CpuGroup, controller: Controller | None) -> Arm:
-    limits = controller.first() if controller else None
+    limits = controller.limits if controller else None
     if limits is not None:
         group.set_quota(limits.cores, period_s=PERIOD_S)
     begin = last = time.monotonic()
@@ -225,7 +228,7 @@ def _watch(pid: int, group: CpuGroup, controller: Controller | None) -> Arm:
             count = group.throttled_periods()
             limits = controller.after(
                 Period(
-                    end_s=now - begin, length_s=now - last, quota_cores=quota, used_cores=rate,
+                    end_s=now - begin, length_s=now - last, used_cores=rate,
                     is_throttled=count > throttled, memory_bytes=1.0,
                 )
             )  # fmt: skip
@@ -284,20 +287,20 @@ def published() -> None:
 
 
 def judged(
-    found: Sequence[Pair], policy: Callable[[RecordedUsage, RecordedUsage], Policy]
+    found: Sequence[Pair], policy: Callable[[RecordedUsage, RecordedUsage], Controller]
 ) -> list[Outcome]:
     """Return slack and under-allocation of every left-out run of some programs."""
     replays = [replay(o, policy(p.recorded, o)) for p in found for o in p.others]
     return [(one.memory_slack_fraction, float(one.oom > 0)) for one in replays]
 
 
-def ours(headroom: Headroom) -> Callable[[RecordedUsage, RecordedUsage], Policy]:
+def ours(headroom: Headroom) -> Callable[[RecordedUsage, RecordedUsage], Controller]:
     """Return the room's rule: the length of the whole run is known, as to a user."""
 
-    def policy(recorded: RecordedUsage, other: RecordedUsage) -> Policy:
+    def policy(recorded: RecordedUsage, other: RecordedUsage) -> Controller:
         rest_s = max(0.0, other.length_s - recorded.length_s)
         memory = memory_limit_bytes(recorded, rest_s=rest_s, headroom=headroom)
-        return Fixed(limits=ResourceLimits(cores=ASKED.cores, memory_bytes=memory))
+        return Controller(ResourceLimits(cores=ASKED.cores, memory_bytes=memory))
 
     return policy
 
@@ -352,15 +355,15 @@ def _line(name: str, rows: Sequence[Outcome]) -> None:
     print(f"  {name:20}  slack {slack:6.1%}  under {under:6.1%}", flush=True)
 
 
-RIVALS: dict[str, Callable[[RecordedUsage, RecordedUsage], Policy]] = {
+RIVALS: dict[str, Callable[[RecordedUsage, RecordedUsage], Controller]] = {
     "ours, as shipped": ours(Headroom()),
-    "peak": lambda u, _: Fixed.peak_of(u),
-    "1.5 x peak": lambda u, _: Fixed.peak_of(u, 1.5),
-    "KRR": lambda u, _: Fixed.krr_of(u),
+    "peak": lambda u, _: Controller(peak_limits(u)),
+    "1.5 x peak": lambda u, _: Controller(peak_limits(u, 1.5)),
+    "KRR": lambda u, _: Controller(krr_limits(u)),
     "VPA": lambda u, _: Autoscaler(rule=VPA, asked=ASKED, history=u),
     "Autopilot's rule": lambda u, _: Autoscaler(rule=AUTOPILOT, asked=ASKED, history=u),
-    "Escra": lambda u, _: Escra(budget=ASKED),
-    "oracle": lambda _, __: Oracle(),
+    "Escra": lambda u, _: controllers(ASKED)[0],
+    "oracle": lambda _, run: Oracle(run),
 }
 
 
@@ -368,7 +371,7 @@ def slack() -> None:
     """Print CPU slack, throttling and slowdown of every policy over the left-out runs."""
     runs = [(p.recorded, o) for p in pairs() for o in p.others]
     print(f"{len(runs)} runs left out")
-    static = [replay(o, Fixed.peak_of(u)) for u, o in runs]
+    static = [replay(o, Controller(peak_limits(u))) for u, o in runs]
     for name, policy in (RIVALS | {"ours, as shipped": _limited}).items():
         found = [replay(o, policy(u, o)) for u, o in runs]
         less = statistics.mean(
@@ -383,9 +386,9 @@ def slack() -> None:
         )
 
 
-def _limited(recorded: RecordedUsage, other: RecordedUsage) -> Policy:
+def _limited(recorded: RecordedUsage, other: RecordedUsage) -> Controller:
     del other
-    return Fixed(limits=right_size(recorded).limits)
+    return Controller(right_size(recorded).limits)
 
 
 def pool(draws: int = 100, containers: int = 3) -> None:
@@ -401,12 +404,12 @@ def pool(draws: int = 100, containers: int = 3) -> None:
         rows: dict[str, list[float]] = {"slack": [], "shared": [], "parts": []}
         for pick in picks:
             recorded, runs = zip(*(found[k] for k in pick), strict=True)
-            peaks = [share * Fixed.peak_of(one).limits.cores for one in recorded]
+            peaks = [share * peak_limits(one).cores for one in recorded]
             memory = sum(2 * one.peak_bytes for one in runs)
             budget = ResourceLimits(cores=sum(peaks), memory_bytes=memory)
-            shared = replay_together(runs, Escra(budget=budget))
+            shared = replay_together(runs, controllers(budget, len(runs)))
             parts = [
-                replay(one, Fixed(limits=ResourceLimits(cores=peak, memory_bytes=memory)))
+                replay(one, Controller(ResourceLimits(cores=peak, memory_bytes=memory)))
                 for one, peak in zip(runs, peaks, strict=True)
             ]
             slack_h = [sum(one.slack_core_h for one in ways) for ways in (shared, parts)]
@@ -427,14 +430,14 @@ def quota(rounds: int) -> None:
     arms = measured(rounds)
     free = arms["free"]
     usage = free.usage()
-    peak = Fixed.peak_of(usage).limits
+    peak = peak_limits(usage)
     print(
         f"load {os.getloadavg()[0]:.1f}, {usage.length_s:.1f} s, mean {np.mean(usage.cores):.2f}"
     )
-    policies: dict[str, Policy] = {
-        "0.55 core": Fixed(limits=ResourceLimits(cores=0.55, memory_bytes=peak.memory_bytes)),
-        "static peak": Fixed(limits=ResourceLimits(cores=1.0, memory_bytes=peak.memory_bytes)),
-        "Escra": Escra(budget=ResourceLimits(cores=1.0, memory_bytes=ASKED.memory_bytes)),
+    policies: dict[str, Controller] = {
+        "0.55 core": Controller(ResourceLimits(cores=0.55, memory_bytes=peak.memory_bytes)),
+        "static peak": Controller(ResourceLimits(cores=1.0, memory_bytes=peak.memory_bytes)),
+        "Escra": controllers(ResourceLimits(cores=1.0, memory_bytes=ASKED.memory_bytes))[0],
     }
     for name, policy in policies.items():
         said, seen = replay(usage, policy), arms[name]

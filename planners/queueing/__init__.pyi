@@ -8,7 +8,6 @@ from .engine import QueueParameters as QueueParameters
 from .engine import SharedCluster as SharedCluster
 from .simulator import POLICIES_OF_START as POLICIES_OF_START
 from .simulator import OpenJobs as OpenJobs
-from .simulator import RentOrWait as RentOrWait
 from .simulator import Wait as Wait
 from .simulator import rent_or_wait as rent_or_wait
 from .simulator import simulate_queue as simulate_queue

@@ -1,8 +1,18 @@
 """What every queue simulation has in common, whatever its policy.
 
-Further parts: jobs on a shared cluster: what a simulation is given, and what comes out.
-
 An engine holds what waits and what runs; its events are arrivals, ends, and what its policy adds.
+
+Jobs on a shared cluster: what a simulation is given, and what comes out.
+
+=================  ==============================================================================
+here               meaning, unit
+=================  ==============================================================================
+submit, duration   of a job, on the devices that it asks for, all or nothing. [s]
+completion (JCT)   finish - submit. [s]
+delay              completion - duration: everything that is not computing. [s]
+load (rho)         sum of devices x duration / (cluster devices x span of the submissions).
+service            devices x computing time so far: what 2D-LAS goes by. [device s]
+=================  ==============================================================================
 """
 
 from __future__ import annotations
@@ -16,19 +26,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.planners.core import NEVER, EventLoop, impossible, refused
-
-# Jobs on a shared cluster: what a simulation is given, and what comes out.
-#
-# =================  ==============================================================================
-# here               meaning, unit
-# =================  ==============================================================================
-# submit, duration   of a job, on the devices that it asks for, all or nothing. [s]
-# completion (JCT)   finish - submit. [s]
-# delay              completion - duration: everything that is not computing. [s]
-# load (rho)         sum of devices x duration / (cluster devices x span of the submissions).
-# service            devices x computing time so far: what 2D-LAS goes by. [device s]
-# =================  ==============================================================================
-
 
 Column = NDArray[np.float64]
 Policy = Literal["fifo", "fit-first", "shortest", "shortest-gpu", "las", "las-2d", "gittins"]

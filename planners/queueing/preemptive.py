@@ -1,12 +1,17 @@
 """Policies that order all jobs at every event and let the first that fit run.
 
-Further parts: the two policies that never preempt: first in first out, and first that fits.
-
 ``Shortest`` is exact in ties as the published simulator is: its list is sorted stably and keeps
 its order. ``Attained`` and ``Gittins`` walk queues 0, 1, 2; in a queue the running jobs stand
 before the waiting ones, each in the order in which they came to stand there.
 
 Jobs in the system are columns of one array, sorted and picked together.
+
+The two policies that never preempt: first in first out, and first that fits.
+
+A pass over waiting jobs in order, skipping those that do not fit, takes at each step the
+earliest whose size still fits: room only shrinks during a pass, so a skipped job never fits
+later in it. Waiting jobs are therefore kept in one line per size, and a pass costs as many looks
+as there are sizes.
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -282,23 +288,18 @@ class Attained(Ordered):
 class Gittins(Attained):
     """2D-LAS whose queues are ordered by the Gittins index of the service so far."""
 
-    def __init__(
-        self,
-        jobs: JobTable,
-        cluster: SharedCluster,
-        placement: Placement,
-        parameters: QueueParameters,
-    ) -> None:
-        super().__init__(jobs, cluster, placement, parameters, by_service=True)
-        self.samples = np.sort(np.asarray(parameters.service_samples, float))
-        self.index = gittins_index(
-            self.samples, parameters.quantum, as_published=parameters.as_published
-        )
+    @cached_property
+    def _ranks(self) -> tuple[Column, Column]:
+        """Return the service of past jobs, sorted, and the index below each and beyond all."""
+        by = self.parameters
+        samples = np.sort(np.asarray(by.service_samples, float))
+        index = gittins_index(samples, by.quantum, as_published=by.as_published)
+        return samples, np.append(index, 0.0)
 
     def _sort(self) -> None:
         place = self._moved_last()
-        at = np.searchsorted(self.samples, self._attained(), side="right")
-        rank = np.append(self.index, 0.0)[at]
+        samples, index = self._ranks
+        rank = index[np.searchsorted(samples, self._attained(), side="right")]
         self._ordered(place, self.table[SUBMIT], -rank, self.table[QUEUE])
 
 
@@ -328,14 +329,6 @@ def gittins_index(samples: Column, quantum: float, *, as_published: bool = False
         chance, cost = np.round(chance, 5) * 1e6, np.round(cost, 5)
     index: Column = np.round(chance / cost, 4) if as_published else chance / cost
     return index
-
-
-# The two policies that never preempt: first in first out, and first that fits.
-#
-# A pass over waiting jobs in order, skipping those that do not fit, takes at each step the
-# earliest whose size still fits: room only shrinks during a pass, so a skipped job never fits
-# later in it. Waiting jobs are therefore kept in one line per size, and a pass costs as many looks
-# as there are sizes.
 
 
 class Waiting(Engine):

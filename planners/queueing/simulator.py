@@ -1,8 +1,6 @@
 """A shared cluster: when jobs start and end under a scheduling policy.
 
-Further parts: engines by the name of their scheduling policy; the start of a job that is submitted
-now, knowing who runs and who waits; one more job on a shared cluster: how long it waits, and
-whether renting beats waiting.
+Further parts: engines by the name of their scheduling policy.
 
 Policies (``planners.queueing.simulator``): ``fifo`` waits behind the first job that does not fit;
 ``fit-first`` lets later jobs pass it; ``shortest`` and ``shortest-gpu`` run the least remaining
@@ -12,11 +10,40 @@ known distribution of service. Symbols are in ``planners.queueing.engine``.
 
 Source: Gu et al., "Tiresias", NSDI'19, and the outputs of its published simulator, which the
 policies reproduce (``tests/golden/tiresias``). Times need not be whole; whole ones stay exact.
+
+The start of a job that is submitted now, knowing who runs and who waits.
+
+=====================  ==========================================================================
+here                   meaning, unit
+=====================  ==========================================================================
+elapsed                how long a running job has been computing. [s]
+``S(d)``               share of jobs that compute longer than d: Kaplan and Meier's estimate from
+                       jobs that ended and, cut short, from those that run.
+=====================  ==========================================================================
+
+Nobody knows how long the others will go on. Each draw gives every running job a duration from
+``S(d) / S(elapsed)`` and every waiting one from ``S(d)``, and lets the cluster run on until the
+own job starts. Jobs that come later never pass it under ``fifo``; under ``fit-first`` they
+might, and are left out. Beyond the longest duration seen the tail is exponential with the mean
+of what was seen. Kaplan and Meier (1958); the forecast is our own.
+
+One more job on a shared cluster: how long it waits, and whether renting beats waiting.
+
+The job is inserted into the recorded trace at random times, each time with a duration drawn from
+its predicted interval: the simulation runs up to the insertion, is copied, and the copy runs on
+until the job has ended. So what the job itself changes for the others is part of the answer.
+
+==================== ===========================================================================
+here                 meaning, unit
+==================== ===========================================================================
+completion           from submission to the end, on the shared cluster. [s]
+break-even value     what an hour of earlier results must be worth to rent: the rent's extra cost
+                     by the hours that it saves. [USD/h]
+==================== ===========================================================================
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,8 +51,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from advisor.planners.core import HOUR_S, impossible, refused
-from advisor.planners.queueing import las, preemptive
 from advisor.planners.queueing.engine import (
+    POLICIES,
     Column,
     Engine,
     JobTable,
@@ -35,9 +62,7 @@ from advisor.planners.queueing.engine import (
     QueueParameters,
     SharedCluster,
 )
-from advisor.planners.queueing.preemptive import Waiting
-
-# Engines by the name of their scheduling policy.
+from advisor.planners.queueing.preemptive import Attained, Gittins, Ordered, Shortest, Waiting
 
 
 def engine(
@@ -53,28 +78,19 @@ def engine(
     """
     if policy in ("fifo", "fit-first"):
         return Waiting(jobs, cluster, placement, is_strict=policy == "fifo")
-    if policy in ("shortest", "shortest-gpu"):
-        return preemptive.Shortest(
-            jobs, cluster, placement, parameters, by_service=policy == "shortest-gpu"
+    if policy not in POLICIES:
+        raise refused(f"no policy named {policy!r}", f"one of {', '.join(POLICIES)}")
+    if policy == "gittins" and not parameters.service_samples:
+        raise refused(
+            "the gittins policy needs the service of past jobs",
+            "give service samples, or take las-2d, which needs none",
         )
-    if policy == "gittins":
-        if not parameters.service_samples:
-            raise refused(
-                "the gittins policy needs the service of past jobs",
-                "give service samples, or take las-2d, which needs none",
-            )
-        if placement == "count" and not parameters.as_published:
-            return las.GittinsLines(jobs, cluster, parameters)
-        return preemptive.Gittins(jobs, cluster, placement, parameters)
-    if policy in ("las", "las-2d"):
-        by_service = policy == "las-2d"
-        if placement == "count" and not parameters.as_published:
-            return las.Lines(jobs, cluster, parameters, by_service=by_service)
-        return preemptive.Attained(jobs, cluster, placement, parameters, by_service=by_service)
-    raise refused(
-        f"no policy named {policy!r}",
-        "one of fifo, fit-first, shortest, shortest-gpu, las, las-2d, gittins",
-    )
+    kind: type[Ordered] = Attained
+    if policy in ("shortest", "shortest-gpu"):
+        kind = Shortest
+    elif policy == "gittins":
+        kind = Gittins
+    return kind(jobs, cluster, placement, parameters, by_service=policy not in ("shortest", "las"))
 
 
 def simulate_queue(
@@ -108,39 +124,15 @@ def simulate_queue(
     jobs.check_fits(cluster)
     run = engine(jobs, cluster, policy, placement, parameters or QueueParameters())
     run.run()
-    return outcome(jobs, run.start_s, run.finish_s, run.preemptions)
-
-
-def outcome(
-    jobs: JobTable, start_s: Sequence[float], finish_s: Sequence[float], preemptions: Sequence[int]
-) -> QueueOutcome:
-    """Return columns of what a simulation recorded."""
-    finish = np.asarray(finish_s, float)
+    finish = np.asarray(run.finish_s, float)
     completion = finish - jobs.submit_s
     return QueueOutcome(
-        start_s=np.asarray(start_s, float),
+        start_s=np.asarray(run.start_s, float),
         finish_s=finish,
         completion_s=completion,
         delay_s=completion - jobs.duration_s,
-        preemptions=np.asarray(preemptions, np.int64),
+        preemptions=np.asarray(run.preemptions, np.int64),
     )
-
-
-# The start of a job that is submitted now, knowing who runs and who waits.
-#
-# =====================  ==========================================================================
-# here                   meaning, unit
-# =====================  ==========================================================================
-# elapsed                how long a running job has been computing. [s]
-# ``S(d)``               share of jobs that compute longer than d: Kaplan and Meier's estimate from
-#                        jobs that ended and, cut short, from those that run.
-# =====================  ==========================================================================
-#
-# Nobody knows how long the others will go on. Each draw gives every running job a duration from
-# ``S(d) / S(elapsed)`` and every waiting one from ``S(d)``, and lets the cluster run on until the
-# own job starts. Jobs that come later never pass it under ``fifo``; under ``fit-first`` they
-# might, and are left out. Beyond the longest duration seen the tail is exponential with the mean
-# of what was seen. Kaplan and Meier (1958); the forecast is our own.
 
 
 # Policies under which a job that runs is never stopped for another one.
@@ -235,21 +227,6 @@ def drawn_s(ended_s: Column, running_s: Column, since_s: Column, draws: int, see
     return np.maximum(found, since_s + _LEAST_S)
 
 
-# One more job on a shared cluster: how long it waits, and whether renting beats waiting.
-#
-# The job is inserted into the recorded trace at random times, each time with a duration drawn from
-# its predicted interval: the simulation runs up to the insertion, is copied, and the copy runs on
-# until the job has ended. So what the job itself changes for the others is part of the answer.
-#
-# ==================== ===========================================================================
-# here                 meaning, unit
-# ==================== ===========================================================================
-# completion           from submission to the end, on the shared cluster. [s]
-# break-even value     what an hour of earlier results must be worth to rent: the rent's extra cost
-#                      by the hours that it saves. [USD/h]
-# ==================== ===========================================================================
-
-
 # Arrivals before the window fill the cluster, those after it keep it busy while the job runs.
 WINDOW = (0.1, 0.9)
 
@@ -274,18 +251,6 @@ class Wait:
     def late(self, deadline_s: float) -> float:
         """Return the probability of ending after a deadline counted from submission."""
         return float(np.mean(self.completion_s > deadline_s))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RentOrWait:
-    """The two ways side by side."""
-
-    # median hours by which renting ends earlier; negative where the own cluster is faster [h]
-    saved_h: float
-    earlier_probability: float  # that renting ends earlier
-    extra_cost_usd: float  # rent less the own cluster's running cost [USD]
-    # rent if an hour is worth more; None where waiting is not slower: then wait [USD/h]
-    break_even_usd_per_h: float | None
 
 
 def wait_on_cluster(
@@ -340,8 +305,12 @@ def wait_on_cluster(
 
 def rent_or_wait(
     wait: Wait, *, rent_completion_s: ArrayLike, rent_cost_usd: float, own_cost_usd: float = 0.0
-) -> RentOrWait:
+) -> dict[str, float | None]:
     """Compare renting now with waiting for the shared cluster.
+
+    By name: the median hours by which renting ends earlier (negative where the own cluster is
+    faster), how likely it does, the rent less the own cluster's running cost [USD], and what an
+    hour has to be worth to rent [USD/h]; None where waiting is not slower: then wait.
 
     ``rent_completion_s``: (k,); samples of the completion on rented machines, start-up included
     [s]; ``rent_cost_usd``, ``own_cost_usd``: bills of the two; the own cluster's is 0 where it
@@ -351,9 +320,9 @@ def rent_or_wait(
     saved_h = float(np.median(wait.completion_s) - np.median(rent)) / HOUR_S
     faster = np.searchsorted(rent, wait.completion_s, side="left") / rent.size
     extra = rent_cost_usd - own_cost_usd
-    return RentOrWait(
-        saved_h=saved_h,
-        earlier_probability=float(faster.mean()),
-        extra_cost_usd=extra,
-        break_even_usd_per_h=max(extra, 0.0) / saved_h if saved_h > 0 else None,
-    )
+    return {
+        "saved_h": saved_h,
+        "earlier_probability": float(faster.mean()),
+        "extra_cost_usd": extra,
+        "break_even_usd_per_h": max(extra, 0.0) / saved_h if saved_h > 0 else None,
+    }

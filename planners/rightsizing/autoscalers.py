@@ -1,11 +1,9 @@
 """Ways of setting limits that are fixed, or learn slowly from what was used.
 
-Further parts: a histogram whose samples fade, as Kubernetes' autoscaler and Autopilot keep it.
-
 ======================  =========================================================================
 policy                  limit
 ======================  =========================================================================
-``Fixed``               what it is told: the peak of a recorded run, or a multiple of it
+fixed                   what it is told: the peak of a recorded run, or a multiple of it
 ``VPA``                 Kubernetes' Vertical Pod Autoscaler: CPU p90 of a histogram of half-life
                         24 h; memory p90 of the peaks of 24 h each, half-life 24 h; + 15 %, at
                         least 25 mcore and 250 MiB, once a minute; after a kill the larger of 1.2
@@ -14,7 +12,7 @@ policy                  limit
                         still weighs (48 h); + 15 %. Its learned recommender was not published in
                         full, nor all its percentiles: this is its rule form, half-lives and
                         margin from memory of the paper
-``Krr``                 Robusta's: CPU p95 set aside without a quota, memory peak + 15 %, at least
+KRR                     Robusta's: CPU p95 set aside without a quota, memory peak + 15 %, at least
                         10 mcore and 100 MiB; fixed
 ``Oracle``              what will be used: the least that any policy can reserve
 ======================  =========================================================================
@@ -27,6 +25,20 @@ References
 .. [1] kubernetes/autoscaler: flags of the vertical-pod-autoscaler's recommender.
 .. [2] K. Rzadca et al., "Autopilot: Workload Autoscaling at Google," EuroSys 2020.
 .. [3] robusta-dev/krr: the "simple" strategy's defaults.
+
+A histogram whose samples fade, as Kubernetes' autoscaler and Autopilot keep it.
+
+======================  =========================================================================
+here                    meaning, unit
+======================  =========================================================================
+half-life               after it a sample weighs half as much as a new one. [s]
+bucket k                from ``first (r^k - 1) / (r - 1)``, r = 1.05: buckets grow by 5 %
+======================  =========================================================================
+
+References
+----------
+.. [1] kubernetes/autoscaler, vertical-pod-autoscaler: ``recommender`` flags and the exponential
+   histogram's first bucket and ratio (facts).
 """
 
 from __future__ import annotations
@@ -39,21 +51,6 @@ import numpy as np
 
 from advisor.planners.core import HOUR_S, MIB
 from advisor.planners.rightsizing.replay import Controller, Period, RecordedUsage, ResourceLimits
-
-# A histogram whose samples fade, as Kubernetes' autoscaler and Autopilot keep it.
-#
-# ======================  =========================================================================
-# here                    meaning, unit
-# ======================  =========================================================================
-# half-life               after it a sample weighs half as much as a new one. [s]
-# bucket k                from ``first (r^k - 1) / (r - 1)``, r = 1.05: buckets grow by 5 %
-# ======================  =========================================================================
-#
-# References
-# ----------
-# .. [1] kubernetes/autoscaler, vertical-pod-autoscaler: ``recommender`` flags and the exponential
-#    histogram's first bucket and ratio (facts).
-
 
 RATIO: Final = 1.05
 
@@ -69,14 +66,14 @@ class FadingHistogram:
         self._weights: dict[int, float] = {}
         self._newest_s = 0.0
 
-    def add(self, value: float, *, at_s: float, weight: float = 1.0) -> None:
+    def add(self, value: float, *, at_s: float) -> None:
         """Add a sample taken at a time that never falls."""
         fade = 0.5 ** ((at_s - self._newest_s) / self._half_life_s)
         if fade != 1.0:
             self._weights = {k: fade * w for k, w in self._weights.items()}
         self._newest_s = at_s
         bucket = self._bucket(value)
-        self._weights[bucket] = self._weights.get(bucket, 0.0) + weight
+        self._weights[bucket] = self._weights.get(bucket, 0.0) + 1.0
 
     @property
     def is_empty(self) -> bool:
@@ -109,64 +106,41 @@ KRR_LEAST: Final = (0.010, 100 * MIB)
 _BUCKETS: Final = (0.01, 1e7)  # widths of the first: cores, bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fixed:
-    """The same limits from the beginning to the end."""
-
-    limits: ResourceLimits
-
-    @classmethod
-    def peak_of(cls, usage: RecordedUsage, factor: float = 1.0) -> Fixed:
-        """Return the peaks of a recorded run, or a multiple of them."""
-        peak = max(float(np.max(usage.cores)), 1e-3)
-        return cls(
-            limits=ResourceLimits(
-                cores=factor * peak, memory_bytes=factor * max(usage.peak_bytes, 1.0)
-            )
-        )
-
-    @classmethod
-    def krr_of(cls, usage: RecordedUsage) -> Fixed:
-        """Return what KRR's simple strategy asks for after a recorded run."""
-        means, _ = usage.windows(KRR_EVERY_S)
-        return cls(
-            limits=ResourceLimits(
-                cores=max(KRR_LEAST[0], float(np.percentile(means, KRR_PERCENTILE))),
-                memory_bytes=max(KRR_LEAST[1], MARGIN * usage.peak_bytes),
-                is_quota=False,
-            )
-        )
-
-    def controller(self, usage: RecordedUsage) -> Controller:
-        """Watch nothing."""
-        del usage
-        return Controller(self.limits)
+def peak_limits(usage: RecordedUsage, factor: float = 1.0) -> ResourceLimits:
+    """Return the peaks of a recorded run, or a multiple of them."""
+    peak = max(float(np.max(usage.cores)), 1e-3)
+    return ResourceLimits(cores=factor * peak, memory_bytes=factor * max(usage.peak_bytes, 1.0))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Oracle:
-    """Knows what the run will use."""
+def krr_limits(usage: RecordedUsage) -> ResourceLimits:
+    """Return what KRR's simple strategy asks for after a recorded run."""
+    means, _ = usage.windows(KRR_EVERY_S)
+    return ResourceLimits(
+        cores=max(KRR_LEAST[0], float(np.percentile(means, KRR_PERCENTILE))),
+        memory_bytes=max(KRR_LEAST[1], MARGIN * usage.peak_bytes),
+        is_quota=False,
+    )
 
-    def controller(self, usage: RecordedUsage) -> _Knowing:
-        """Look at the usage to come."""
-        return _Knowing(usage)
 
+class Oracle(Controller):
+    """Knows what the run will use: readings and periods may overlap, so the larger of two counts.
 
-class _Knowing(Controller):
-    """Never throttles: readings and periods may overlap, so that the larger of two counts."""
+    It never throttles.
+    """
 
     def __init__(self, usage: RecordedUsage) -> None:
         self._usage = usage
         super().__init__(self._needed(0.0, usage.step_s))
 
     def after(self, seen: Period) -> ResourceLimits:
+        """Return what the next period needs."""
         return self._needed(seen.end_s, seen.length_s)
 
     def at_memory_limit(self, wanted_bytes: float) -> float:
+        """Return what is asked for."""
         return wanted_bytes
 
-    def after_oom(self, wanted_bytes: float) -> float:
-        return wanted_bytes
+    after_oom = at_memory_limit
 
     def _needed(self, begin_s: float, period_s: float) -> ResourceLimits:
         step_s, last = self._usage.step_s, len(self._usage.cores) - 1
@@ -205,25 +179,14 @@ AUTOPILOT: Final = LearningRule(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Autoscaler:
-    """Limits that follow a fading histogram: Kubernetes' ``VPA``, or ``AUTOPILOT``'s rule form."""
+class Autoscaler(Controller):
+    """Limits that follow a fading histogram: Kubernetes' ``VPA``, or ``AUTOPILOT``'s rule form.
 
-    rule: LearningRule
-    asked: ResourceLimits  # what the user asked for: until something was learned
-    history: RecordedUsage | None = None
-
-    def controller(self, usage: RecordedUsage) -> _Learning:
-        """Learn from the history, then from the run."""
-        del usage
-        return _Learning(self.asked, self.history, self.rule)
-
-
-class _Learning(Controller):
-    """A histogram for either resource, and a margin."""
+    ``asked``: what the user asked for: until something was learned.
+    """
 
     def __init__(
-        self, asked: ResourceLimits, history: RecordedUsage | None, rule: LearningRule
+        self, *, rule: LearningRule, asked: ResourceLimits, history: RecordedUsage | None = None
     ) -> None:
         self._rule = rule
         self._cpu = FadingHistogram(first=_BUCKETS[0], half_life_s=rule.half_lives_s[0])
@@ -241,6 +204,7 @@ class _Learning(Controller):
         self._now_s = self._began_s
 
     def after(self, seen: Period) -> ResourceLimits:
+        """Learn from a period; the limits change once in ``rule.every_s``."""
         self._now_s += seen.length_s
         self._cpu_s += seen.used_cores * seen.length_s
         self._passed_s += seen.length_s
@@ -256,6 +220,7 @@ class _Learning(Controller):
         return self.limits
 
     def after_oom(self, wanted_bytes: float) -> float:
+        """Learn of a kill as of a peak of more than was wanted."""
         times, more = VPA_BUMP
         bumped = max(times * wanted_bytes, wanted_bytes + more)
         self._memory.add(bumped, at_s=self._now_s)

@@ -35,12 +35,11 @@ References
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from advisor.planners.core import MIB
-from advisor.planners.rightsizing.replay import Controller, Period, RecordedUsage, ResourceLimits
+from advisor.planners.rightsizing.replay import Controller, Period, ResourceLimits
 
 PERIOD_S: Final = 0.1
 WINDOW: Final = 10
@@ -141,21 +140,14 @@ def _mean(window: deque[float]) -> float:
     return sum(window) / len(window) if window else 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Escra:
-    """Escra for the containers of one application, or for a run seen as one."""
+def controllers(budget: ResourceLimits, containers: int = 1) -> list[EscraController]:
+    """Start each container of an application with its fair share of one pool.
 
-    # what the application may have in all, e.g. the peaks of a recorded run.
-    budget: ResourceLimits
-
-    def controller(self, usage: RecordedUsage) -> EscraController:
-        """Start with the whole budget, as the authors do with one container."""
-        return self.controllers([usage])[0]
-
-    def controllers(self, usages: Sequence[RecordedUsage]) -> list[EscraController]:
-        """Start each container with its fair share of one pool."""
-        shared = _Shared(self.budget, len(usages))
-        return [EscraController(shared) for _ in usages]
+    ``budget``: what they may have in all, e.g. the peaks of a recorded run; one container has all
+    of it, as the authors do.
+    """
+    shared = _Shared(budget, containers)
+    return [EscraController(shared) for _ in range(containers)]
 
 
 class _Shared:

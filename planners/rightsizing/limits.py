@@ -28,10 +28,9 @@ from typing import Final
 import numpy as np
 
 from advisor.planners.core import check_not_negative
-from advisor.planners.rightsizing.autoscalers import Fixed
 from advisor.planners.rightsizing.replay import (
-    PERIOD_S,
     Array,
+    Controller,
     RecordedUsage,
     ResourceLimits,
     replay,
@@ -67,7 +66,6 @@ class RightSize:
     memory_bytes: float  # request and limit alike: memory cannot be taken back
     # that the rest of the run goes over it, as far as the recorded run's changes tell
     oom_probability: float
-    growth_bytes_per_s: float  # of the settled half; 0 where it fell back
 
     @property
     def limits(self) -> ResourceLimits:
@@ -90,7 +88,6 @@ def right_size(
         cpu_limit=least_quota(recorded),
         memory_bytes=memory,
         oom_probability=oom_probability(recorded, memory, rest_s=rest_s),
-        growth_bytes_per_s=growth_bytes_per_s(recorded),
     )
 
 
@@ -128,16 +125,12 @@ def least_quota(recorded: RecordedUsage) -> float:
         middle = (low + high) / 2
         # No run gets through less than its mean in time: spare the replay that would say so.
         is_enough = middle * MOST_SLOWDOWN >= float(np.mean(recorded.cores))
-        if is_enough and _slowdown(recorded, middle) <= MOST_SLOWDOWN:
+        limits = ResourceLimits(cores=middle, memory_bytes=max(recorded.peak_bytes, 1.0))
+        if is_enough and replay(recorded, Controller(limits)).slowdown <= MOST_SLOWDOWN:
             high = middle
         else:
             low = middle
     return high
-
-
-def _slowdown(recorded: RecordedUsage, cores: float) -> float:
-    limits = ResourceLimits(cores=cores, memory_bytes=max(recorded.peak_bytes, 1.0))
-    return replay(recorded, Fixed(limits=limits), PERIOD_S).slowdown
 
 
 def oom_probability(recorded: RecordedUsage, limit_bytes: float, *, rest_s: float) -> float:

@@ -17,12 +17,18 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from advisor.planners.rightsizing.autoscalers import AUTOPILOT, VPA, Autoscaler, Fixed
-from advisor.planners.rightsizing.escra import MEMORY_HEADROOM_BYTES, Escra
+from advisor.planners.rightsizing.autoscalers import (
+    AUTOPILOT,
+    VPA,
+    Autoscaler,
+    krr_limits,
+    peak_limits,
+)
+from advisor.planners.rightsizing.escra import MEMORY_HEADROOM_BYTES, controllers
 from advisor.planners.rightsizing.limits import right_size
 from advisor.planners.rightsizing.replay import (
+    Controller,
     LimitedRun,
-    Policy,
     RecordedUsage,
     ResourceLimits,
     replay,
@@ -30,27 +36,21 @@ from advisor.planners.rightsizing.replay import (
 )
 
 SHARED: Final = "Escra"  # the policy whose jobs lend to one another
-
-
-def _learned(usage: RecordedUsage, rule: object) -> Policy:
-    assert rule is VPA or rule is AUTOPILOT
-    peak = Fixed.peak_of(usage).limits
-    return Autoscaler(rule=rule, asked=peak, history=usage)
-
-
-POLICIES: Final[Mapping[str, Callable[[RecordedUsage], Policy]]] = MappingProxyType({
-    "peak": Fixed.peak_of,
-    "1.5 x peak": lambda usage: Fixed.peak_of(usage, 1.5),
-    "ours": lambda usage: Fixed(limits=right_size(usage).limits),
-    "KRR": Fixed.krr_of,
-    "VPA": lambda usage: _learned(usage, VPA),
-    "Autopilot": lambda usage: _learned(usage, AUTOPILOT),
+POLICIES: Final[Mapping[str, Callable[[RecordedUsage], Controller]]] = MappingProxyType({
+    "peak": lambda usage: Controller(peak_limits(usage)),
+    "1.5 x peak": lambda usage: Controller(peak_limits(usage, 1.5)),
+    "ours": lambda usage: Controller(right_size(usage).limits),
+    "KRR": lambda usage: Controller(krr_limits(usage)),
+    "VPA": lambda usage: Autoscaler(rule=VPA, asked=peak_limits(usage), history=usage),
+    "Autopilot": lambda usage: Autoscaler(
+        rule=AUTOPILOT, asked=peak_limits(usage), history=usage
+    ),
 })  # fmt: skip
 
 
 def pool_of(runs: Sequence[RecordedUsage]) -> ResourceLimits:
     """Return the sum of the recorded peaks, with the headroom that Escra leaves each container."""
-    peaks = [Fixed.peak_of(one).limits for one in runs]
+    peaks = [peak_limits(one) for one in runs]
     return ResourceLimits(
         cores=sum(one.cores for one in peaks),
         memory_bytes=sum(one.memory_bytes + MEMORY_HEADROOM_BYTES for one in peaks),
@@ -69,5 +69,5 @@ def compared(
     found = {
         name: tuple(replay(run, policy(run)) for run in runs) for name, policy in POLICIES.items()
     }
-    found[SHARED] = replay_together(runs, Escra(budget=pool or pool_of(runs)))
+    found[SHARED] = replay_together(runs, controllers(pool or pool_of(runs), len(runs)))
     return found

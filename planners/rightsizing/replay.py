@@ -1,7 +1,5 @@
 r"""A recorded run under limits that a policy sets, one CFS period after another.
 
-Further parts: nouns of limited runs: what one used, may use, and what came of it under a policy.
-
 ======================  =========================================================================
 here                    meaning, unit
 ======================  =========================================================================
@@ -22,39 +20,30 @@ Readings are taken as even inside: what is busier inside a reading than its mean
 References
 ----------
 .. [1] P. Turner, B. B. Rao, N. Rao, "CPU bandwidth control for CFS," Linux Symposium 2010.
+
+Nouns of limited runs: what one used, may use, and what came of it under a policy.
+
+===============================================================================================
+here                  meaning, unit
+===============================================================================================
+``step_s``            length of a reading of the recorded series. [s]
+``period_s``          CFS period: a quota is granted anew at its begin. [s]
+limit                 CPU: what the group may use of each period, in cores; memory: beyond it the
+                      group is killed. [bytes]
+slack                 limit less usage, over time. [core-h, GiB-h]
+===============================================================================================
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Final, Protocol
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from advisor.planners.core import (
-    GIB,
-    HOUR_S,
-    NEVER,
-    EventLoop,
-    PlanningError,
-    check_not_negative,
-    check_positive,
-)
-
-# Nouns of limited runs: what one used, may use, and what came of it under a policy.
-#
-# ===============================================================================================
-# here                  meaning, unit
-# ===============================================================================================
-# ``step_s``            length of a reading of the recorded series. [s]
-# ``period_s``          CFS period: a quota is granted anew at its begin. [s]
-# limit                 CPU: what the group may use of each period, in cores; memory: beyond it the
-#                       group is killed. [bytes]
-# slack                 limit less usage, over time. [core-h, GiB-h]
-# ===============================================================================================
-
+from advisor.planners.core import GIB, HOUR_S, PlanningError, check_not_negative, check_positive
 
 Array = NDArray[np.float64]
 
@@ -141,7 +130,6 @@ class Period:
 
     end_s: float  # since the run began [s]
     length_s: float
-    quota_cores: float
     used_cores: float
     is_throttled: bool  # the quota was used up before the period's end, with work left
     memory_bytes: float
@@ -152,10 +140,6 @@ class Controller:
 
     def __init__(self, limits: ResourceLimits) -> None:
         self.limits = limits
-
-    def first(self) -> ResourceLimits:
-        """Return the limits that the run starts with."""
-        return self.limits
 
     def after(self, seen: Period) -> ResourceLimits:
         """Return the limits of the next period."""
@@ -174,22 +158,6 @@ class Controller:
 
     def ended(self) -> None:
         """Give back what the run held of a pool; nothing where there is none."""
-
-
-class Policy(Protocol):
-    """A way of setting limits: its parameters, and what it learned before."""
-
-    def controller(self, usage: RecordedUsage) -> Controller:
-        """Return a controller for one run; only the oracle looks at the usage to come."""
-        ...
-
-
-class SharingPolicy(Protocol):
-    """A way of setting the limits of runs that share one pool."""
-
-    def controllers(self, usages: Sequence[RecordedUsage]) -> Sequence[Controller]:
-        """Return a controller for each run."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -228,79 +196,53 @@ _MOST_SLOWDOWN: Final = 1000.0
 _ROUNDING: Final = 1e-9
 
 
-def replay(series: RecordedUsage, policy: Policy, period_s: float = PERIOD_S) -> LimitedRun:
-    """Return what limits a policy would have set, and what would have come of it.
+def replay(
+    series: RecordedUsage, controller: Controller, period_s: float = PERIOD_S
+) -> LimitedRun:
+    """Return what limits a controller would have set, and what would have come of it.
 
     ``series``: as recorded without limits; ``period_s``: of the CFS quota [s]; 0.1 by default.
 
     Raises PlanningError if the limits are so low that the run takes a thousand times longer, or a
     period makes no sense.
     """
-    return _Periods([series], [policy.controller(series)], period_s).to_end()[0]
+    return replay_together([series], [controller], period_s)[0]
 
 
 def replay_together(
-    runs: Sequence[RecordedUsage], policy: SharingPolicy, period_s: float = PERIOD_S
+    runs: Sequence[RecordedUsage], controllers: Sequence[Controller], period_s: float = PERIOD_S
 ) -> tuple[LimitedRun, ...]:
-    """Return what comes of containers that share one pool, period by period, all at once.
+    """Return what comes of runs that begin together, period by period, all at once.
+
+    ``controllers``: of each run, such as those of one pool (``escra.controllers``); who ends gives
+    back what it held of it.
 
     Raises PlanningError as ``replay`` does.
-
-    Parameters
-    ----------
-    runs : sequence of RecordedUsage
-        As recorded without limits; all begin together. Who ends gives back what it held.
-    policy : SharingPolicy
-        Of the application, such as ``Escra``: its budget is that of all containers.
     """
-    return _Periods(runs, policy.controllers(runs), period_s).to_end()
-
-
-class _Periods(EventLoop):
-    """Runs of one node on the event simulator: the kernel begins a period for all of them."""
-
-    def __init__(
-        self, runs: Sequence[RecordedUsage], controllers: Sequence[Controller], period_s: float
-    ) -> None:
-        check_positive("replay", period_s=period_s)
-        super().__init__()
-        self._period_s, self._begun = period_s, 0
-        pairs = zip(runs, controllers, strict=True)
-        self._runs = [_Run(series, controller, period_s) for series, controller in pairs]
-        self._going = list(self._runs)
-
-    def next_event(self) -> float:
-        """Return when the next period begins; never where all have ended."""
-        return self._begun * self._period_s if self._going else NEVER
-
-    def step(self, now: float, arrived: Sequence[int]) -> None:
-        """Live one period of all; who has ended gives back what it held."""
-        del now, arrived
-        self._begun += 1
-        for one in self._going:
+    check_positive("replay", period_s=period_s)
+    pairs = zip(runs, controllers, strict=True)
+    every = [_Run(series, controller, period_s) for series, controller in pairs]
+    going = every
+    while going:
+        for one in going:
             one.go_on()
-        ended = [one for one in self._going if one.is_done]
-        for one in ended:
-            one.controller.ended()
-        if ended:
-            self._going = [one for one in self._going if not one.is_done]
-
-    def to_end(self) -> tuple[LimitedRun, ...]:
-        self.run()
-        return tuple(one.outcome() for one in self._runs)
+        for one in going:
+            if one.work.is_done:
+                one.controller.ended()
+        going = [one for one in going if not one.work.is_done]
+    return tuple(one.outcome() for one in every)
 
 
 class _Run:
-    """A run under a controller, as far as it is."""
+    """A run under a controller, as far as it is, and what is summed up over its periods."""
 
     def __init__(self, series: RecordedUsage, controller: Controller, period_s: float) -> None:
         self._series, self.controller, self._period_s = series, controller, period_s
-        self._work, self._account = _Work(series), _Account()
-        self._limits, self._t = controller.first(), 0.0
-
-    @property
-    def is_done(self) -> bool:
-        return self._work.is_done
+        self.work, self._limits, self._t = _Work(series), controller.limits, 0.0
+        # Of each period: CPU limit, memory limit, time lived, cores used, memory.
+        self._periods: list[tuple[float, float, float, float, float]] = []
+        self._throttled = self._oom = 0
+        self._is_over, self._lost_s = False, 0.0
 
     def go_on(self) -> None:
         """Live one period, and let the controller set the limits of the next."""
@@ -309,43 +251,55 @@ class _Run:
                 f"a limit of {self._limits.cores:.3g} cores never lets the run end",
                 hint="raise the limit",
             )
-        work, account = self._work, self._account
-        limits = _with_memory(self._limits, work.memory_bytes, self.controller, account)
+        work, limits = self.work, self._limits
+        memory_limit = self._memory_limit(limits.memory_bytes, work.memory_bytes)
         quota_s = limits.cores * self._period_s if limits.is_quota else np.inf
         lived_s, used_s, is_throttled = work.advance(self._period_s, quota_s)
-        account.add(limits, lived_s, used_s, work.memory_bytes, is_throttled)
+        used = used_s / lived_s
+        self._periods.append((limits.cores, memory_limit, lived_s, used, work.memory_bytes))
+        self._throttled += is_throttled
         self._t += lived_s
         self._limits = self.controller.after(
             Period(
                 end_s=self._t,
                 length_s=lived_s,
-                quota_cores=limits.cores,
-                used_cores=used_s / lived_s,
+                used_cores=used,
                 is_throttled=is_throttled,
                 memory_bytes=work.memory_bytes,
             )
         )
 
+    def _memory_limit(self, limit: float, memory_bytes: float) -> float:
+        """Return the memory limit after it was met, counting a kill.
+
+        What was done so far, of this run or since the last kill, is then done anew.
+        """
+        if memory_bytes > limit:
+            limit = self.controller.at_memory_limit(memory_bytes)
+        is_over = memory_bytes > limit
+        if is_over and not self._is_over:
+            self._oom += 1
+            self._lost_s = float(np.sum([lived for _, _, lived, _, _ in self._periods]))
+        self._is_over = is_over
+        return self.controller.after_oom(memory_bytes) if is_over else limit
+
     def outcome(self) -> LimitedRun:
-        return self._account.replay(self._t / self._series.length_s)
-
-
-def _with_memory(
-    limits: ResourceLimits, memory_bytes: float, controller: Controller, account: _Account
-) -> ResourceLimits:
-    """Return the limits after the memory limit was met, counting a kill."""
-    limit = limits.memory_bytes
-    if memory_bytes > limit:
-        limit = controller.at_memory_limit(memory_bytes)
-    is_over = memory_bytes > limit
-    if is_over and not account.is_over:
-        account.kill()
-    account.is_over = is_over
-    if is_over:
-        limit = controller.after_oom(memory_bytes)
-    if limit == limits.memory_bytes:
-        return limits
-    return ResourceLimits(cores=limits.cores, memory_bytes=limit, is_quota=limits.is_quota)
+        limit, memory_limit, lived, used, memory = np.array(self._periods).T
+        unused = np.maximum(0.0, memory_limit - memory) * lived
+        return LimitedRun(
+            limit=limit,
+            memory_limit_bytes=memory_limit,
+            used_cores=used,
+            slack_core_h=float(np.sum(np.maximum(0.0, limit - used) * lived)) / HOUR_S,
+            slack_gib_h=float(np.sum(unused)) / GIB / HOUR_S,
+            memory_slack_fraction=float(np.sum(unused) / np.sum(memory_limit * lived)),
+            throttled_fraction=self._throttled / len(limit),
+            slowdown=max(1.0, self._t / self._series.length_s),
+            oom=self._oom,
+            reserved_core_h=float(np.sum(limit * lived)) / HOUR_S,
+            reserved_gib_h=float(np.sum(memory_limit * lived)) / GIB / HOUR_S,
+            lost_s=self._lost_s,
+        )
 
 
 class _Work:
@@ -410,57 +364,3 @@ class _Work:
         low, high = self._done_s[after - 1], self._done_s[after]
         share = (work_s - low) / (high - low) if high > low else 1.0
         return float(self._ends_s[after - 1] + share * self._usage.step_s)
-
-
-@dataclass(slots=True)
-class _Account:
-    """What is summed up over the periods."""
-
-    limits: list[float] = field(default_factory=list)
-    memory_limits: list[float] = field(default_factory=list)
-    lived: list[float] = field(default_factory=list)
-    used: list[float] = field(default_factory=list)
-    memory: list[float] = field(default_factory=list)
-    throttled: int = 0
-    oom: int = 0
-    is_over: bool = False
-    lost_s: float = 0.0
-
-    def kill(self) -> None:
-        """Count a kill: what was done so far, of this run or since the last kill, is done anew."""
-        self.oom += 1
-        self.lost_s = float(np.sum(self.lived))
-
-    def add(
-        self,
-        limits: ResourceLimits,
-        lived_s: float,
-        used_s: float,
-        memory: float,
-        is_throttled: bool,
-    ) -> None:
-        self.limits.append(limits.cores)
-        self.memory_limits.append(limits.memory_bytes)
-        self.lived.append(lived_s)
-        self.used.append(used_s / lived_s)
-        self.memory.append(memory)
-        self.throttled += is_throttled
-
-    def replay(self, slowdown: float) -> LimitedRun:
-        limit, used, lived = (np.array(one) for one in (self.limits, self.used, self.lived))
-        memory_limit, memory = np.array(self.memory_limits), np.array(self.memory)
-        unused = np.maximum(0.0, memory_limit - memory) * lived
-        return LimitedRun(
-            limit=limit,
-            memory_limit_bytes=memory_limit,
-            used_cores=used,
-            slack_core_h=float(np.sum(np.maximum(0.0, limit - used) * lived)) / HOUR_S,
-            slack_gib_h=float(np.sum(unused)) / GIB / HOUR_S,
-            memory_slack_fraction=float(np.sum(unused) / np.sum(memory_limit * lived)),
-            throttled_fraction=self.throttled / len(limit),
-            slowdown=max(1.0, slowdown),
-            oom=self.oom,
-            reserved_core_h=float(np.sum(limit * lived)) / HOUR_S,
-            reserved_gib_h=float(np.sum(memory_limit * lived)) / GIB / HOUR_S,
-            lost_s=self.lost_s,
-        )

@@ -33,13 +33,13 @@ oracle of the tests.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from advisor.planners.core import HOUR_S, check_not_negative, check_positive, refused
+from advisor.planners.core import HOUR_S, check_not_negative, check_positive, refused, select
 
 Column = NDArray[np.float64]
 
@@ -181,17 +181,9 @@ class SpotJob:
     warning_s: float | None = None
 
     def __post_init__(self) -> None:
-        if not (self.work_s > 0 and self.checkpoint_interval_s > 0):
-            raise refused(
-                f"work and checkpoint interval must be positive, got {self.work_s:g} s and "
-                f"{self.checkpoint_interval_s:g} s",
-                "give both in seconds",
-            )
-        if not (self.restart_s >= 0 and self.checkpoint_s >= 0 and (self.warning_s or 0) >= 0):
-            raise refused(
-                f"negative restart, checkpoint or warning time in {self}",
-                "give all three in seconds",
-            )
+        check_positive(
+            "spot job", work_s=self.work_s, checkpoint_interval_s=self.checkpoint_interval_s
+        )
         check_not_negative(
             "spot job", work_s=self.work_s, restart_s=self.restart_s, warning_s=self.warning_s,
             checkpoint_s=self.checkpoint_s,
@@ -279,14 +271,8 @@ class Timeline:
             to = begins[part] - begin_s[part] + np.arange(times) * length[part]
             shift.append(np.repeat(to, row.size))
         at = np.concatenate(rows)
-        return Timeline(
-            begin_s=self.begin_s[at] + np.concatenate(shift),
-            length_s=self.length_s[at],
-            rate=self.rate[at],
-            is_planned=self.is_planned[at],
-            spot_share=self.spot_share[at],
-            on_demand_share=self.on_demand_share[at],
-        ), begins
+        begin = self.begin_s[at] + np.concatenate(shift)
+        return replace(select(self, at), begin_s=begin), begins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,6 +286,11 @@ class Rental:
     on_demand_s: Column
     rented_s: Column  # (n,); time with at least one machine [s]
     changes: Column  # (n,); times that the job went on on other machines
+
+    @classmethod
+    def alike(cls, column: Column) -> Rental:
+        """Return one column as all of them."""
+        return cls(**{one.name: column for one in fields(cls)})
 
     def billed_s(self, price_ratio: float) -> Column:
         """Return the rented time, a spot hour counted as ``price_ratio`` on-demand hours [s]."""
@@ -318,9 +309,7 @@ def replay_timeline(
     begin, length, rate = timeline.begin_s, timeline.length_s, timeline.rate
     if not begin.size:
         never = np.full(start_s.shape, np.nan)
-        return Rental(
-            finish_s=never, spot_s=never, on_demand_s=never, rented_s=never, changes=never
-        )
+        return Rental.alike(never)
     before = _summed(timeline.kept_s(job, length, slice(None)))
     reach = before[:-1] + rate * np.maximum(length - job.restart_s, 0.0)
     end = begin + length
@@ -419,9 +408,6 @@ def joined(records: Sequence[Spells], gap_s: float) -> tuple[Spells, Column]:
 
 def _summed(values: Column) -> Column:
     return np.concatenate([[0.0], np.cumsum(values)])
-
-
-# Bands of AWS Spot Advisor: how often spot instances are taken away, and the hazard meant.
 
 
 # Share of instances taken away in the last month, by band, as the band's middle (0.25 for the open

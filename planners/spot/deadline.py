@@ -1,8 +1,5 @@
 """A job that moves between spot, on demand and waiting, looked after at short intervals.
 
-Further parts: spot until the last safe moment, then on demand: the deadline is met and the bill is
-known; a job by a deadline, as its plan moves it over many records of what spot was like.
-
 =======================  ========================================================================
 here                     meaning, unit
 =======================  ========================================================================
@@ -16,6 +13,41 @@ next one; a node that computes may save once more instead if saving costs nothin
 at least ``R + W + saves`` is always met while on-demand nodes can be had, for any plan and any
 record of availability. A move saves first. A node that is removed between two looks is gone for
 the rest of that interval. The rule is our own.
+
+Spot until the last safe moment, then on demand: the deadline is met and the bill is known.
+
+=======================  ========================================================================
+here                     meaning, unit
+=======================  ========================================================================
+``deadline_s``      D    from submission. [s]
+``margin_s``        m    kept besides what finishing on demand needs. [s]
+committed           c    work in the last checkpoint. [s]
+slack               g    ``D - t - (W - c) - R - saves``, were the node to go now. [s]
+=======================  ========================================================================
+
+The job leaves spot when g falls to m. Waiting, restarting and computing all use up g; only a
+checkpoint gives some back. A switch from a running node saves first, so it loses nothing; on
+demand the job runs to its end. With on-demand nodes always to be had, a deadline of at least
+``R + W + saves + m`` is always met. The rule is our own.
+
+A job by a deadline, as its plan moves it over many records of what spot was like.
+
+=========================  =====================================================================
+here                       meaning, unit
+=========================  =====================================================================
+plan                       ``planners.spot.policy``: spot, on demand or waiting, by least bill.
+replay                     ``planners.spot.deadline``: the plan looked up at short intervals.
+``deadline_s``      D      from submission. [s]
+``whole_s``                work and its saves at intervals. [s]
+``log_sd``          s      standard deviation of the error of ln(work).
+=========================  =====================================================================
+
+The plan meets every deadline that on-demand machines alone could meet. So a job whose work is
+known up to a log-normal error is late with the probability that ``restart + whole > D``:
+
+    P(late) = 1 - Phi(ln((D - restart) / whole) / s)
+
+What the work is shows within its first minutes, long before the plan has to choose.
 """
 
 from __future__ import annotations
@@ -38,22 +70,6 @@ from advisor.planners.spot.policy import (
     SpotPolicy,
     with_saves_s,
 )
-
-# Spot until the last safe moment, then on demand: the deadline is met and the bill is known.
-#
-# =======================  ========================================================================
-# here                     meaning, unit
-# =======================  ========================================================================
-# ``deadline_s``      D    from submission. [s]
-# ``margin_s``        m    kept besides what finishing on demand needs. [s]
-# committed           c    work in the last checkpoint. [s]
-# slack               g    ``D - t - (W - c) - R - saves``, were the node to go now. [s]
-# =======================  ========================================================================
-#
-# The job leaves spot when g falls to m. Waiting, restarting and computing all use up g; only a
-# checkpoint gives some back. A switch from a running node saves first, so it loses nothing; on
-# demand the job runs to its end. With on-demand nodes always to be had, a deadline of at least
-# ``R + W + saves + m`` is always met. The rule is our own.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,26 +314,6 @@ class _Walk:
         self.done_s = np.where(gone, self.saved_s, self.done_s)
         self.standstill_s = np.where(gone, 0.0, self.standstill_s)
         self.mode = np.where(gone, IDLE, self.mode)
-
-
-# A job by a deadline, as its plan moves it over many records of what spot was like.
-#
-# =========================  =====================================================================
-# here                       meaning, unit
-# =========================  =====================================================================
-# plan                       ``planners.spot.policy``: spot, on demand or waiting, by least bill.
-# replay                     ``planners.spot.deadline``: the plan looked up at short intervals.
-# ``deadline_s``      D      from submission. [s]
-# ``whole_s``                work and its saves at intervals. [s]
-# ``log_sd``          s      standard deviation of the error of ln(work).
-# =========================  =====================================================================
-#
-# The plan meets every deadline that on-demand machines alone could meet. So a job whose work is
-# known up to a log-normal error is late with the probability that ``restart + whole > D``:
-#
-#     P(late) = 1 - Phi(ln((D - restart) / whole) / s)
-#
-# What the work is shows within its first minutes, long before the plan has to choose.
 
 
 def replay_plan(

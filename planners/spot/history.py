@@ -1,8 +1,5 @@
 """Spot instances in a ranking: time, bill and missed deadlines of thousands of candidates at once.
 
-Further parts: the tables behind ``planners.spot.replay``: replays of one kind of job, by work;
-many replays of one job as columns: what a candidate rents, over records of what spot was like.
-
 =========================  =====================================================================
 here                       meaning, unit
 =========================  =====================================================================
@@ -18,6 +15,27 @@ grid of works, replayed exactly over every history (``planners.spot.availability
 in log(time / work) over log(work). A job's own forecast from one zone's record, state and age is
 ``planners.spot.forecast``; this is what can be said where only the kind of instance is known, so
 its interval spans zones.
+
+The tables behind ``planners.spot.replay``: replays of one kind of job, by work.
+
+=========================  =====================================================================
+here                       meaning, unit
+=========================  =====================================================================
+history                    records that stand for what a job will meet, equally likely.
+``gang_exponent``   gamma  up spells of n nodes shrink as (n / recorded nodes)^-gamma.
+table                      quantiles of log(time / work) on a grid of works.
+=========================  =====================================================================
+
+Works are replayed exactly over every record of a history, from starts spread over it. Of more
+than ``EXACT_WORKS`` only a grid is, and what lies between two is interpolated in log(time /
+work) over log(work): then the numbers of a candidate depend a little on those beside it.
+
+Many replays of one job as columns: what a candidate rents, over records of what spot was like.
+
+Each record of a history is repeated until the job ends, and the job submitted at ``STARTS``
+times spread over the first copy. A candidate's numbers are those of its own replays, whatever
+stands beside it: nothing is interpolated (``planners.spot.history`` is for thousands of
+candidates).
 """
 
 from __future__ import annotations
@@ -29,7 +47,7 @@ from typing import Final, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from advisor.planners.core import HOUR_S, check_not_negative, check_positive, impossible, refused
+from advisor.planners.core import HOUR_S, check_not_negative, check_positive, impossible
 from advisor.planners.goodput import optimal_interval_s
 from advisor.planners.spot.availability import (
     Column,
@@ -40,21 +58,6 @@ from advisor.planners.spot.availability import (
     joined,
     replay_timeline,
 )
-
-# The tables behind ``planners.spot.replay``: replays of one kind of job, by work.
-#
-# =========================  =====================================================================
-# here                       meaning, unit
-# =========================  =====================================================================
-# history                    records that stand for what a job will meet, equally likely.
-# ``gang_exponent``   gamma  up spells of n nodes shrink as (n / recorded nodes)^-gamma.
-# table                      quantiles of log(time / work) on a grid of works.
-# =========================  =====================================================================
-#
-# Works are replayed exactly over every record of a history, from starts spread over it. Of more
-# than ``EXACT_WORKS`` only a grid is, and what lies between two is interpolated in log(time /
-# work) over log(work): then the numbers of a candidate depend a little on those beside it.
-
 
 # The SkyPilot trace of four requested nodes gives 0.16 (a zone runs dry as a whole), Bamboo's p3
 # pool of 2020 gives 0.88 up to eight nodes (removals nearly one by one): the middle of the two.
@@ -236,7 +239,10 @@ def spot_completion(
     spot_price_usd_per_h : array-like of shape (n,)
         Of one node; only for the bill in a refusal. [USD/h]
     """
-    amounts = _amounts(work_s, nodes, restart_s, hazard)
+    amounts = [np.asarray(value, float) for value in (work_s, nodes, restart_s, hazard)]
+    told = dict(zip(("work_s", "nodes", "restart_s", "hazard"), amounts, strict=True))
+    check_not_negative("spot job", **told)
+    check_positive("spot job", **told | {"restart_s": None})
     if checkpoint_s is None:
         first = [float(column.flat[0]) for column in amounts]
         refuse_without_checkpoints(
@@ -274,20 +280,6 @@ def spot_completion(
         answer.billed_mean_s[rows] = table.interpolated_s(table.billed_mean, work[rows])
         answer.miss_probability[rows] = table.late(work[rows], limit[rows])
     return answer
-
-
-def _amounts(*values: ArrayLike) -> list[Column]:
-    """Return work, nodes, restart time and hazard as columns, refused where they make no sense."""
-    columns = [np.asarray(value, float) for value in values]
-    for name, column in zip(("work_s", "nodes", "restart_s", "hazard"), columns, strict=True):
-        is_good = column >= 0 if name == "restart_s" else column > 0
-        is_good &= np.isfinite(column)
-        if not np.all(is_good):
-            raise refused(
-                f"{name} of {column[~is_good].flat[0]:g} is out of range",
-                "work, nodes and hazard are positive, times are seconds",
-            )
-    return columns
 
 
 def unsaved_billed_s(history: SpotHistory, wall_s: float, up_scale: float = 1.0) -> float:
@@ -335,14 +327,6 @@ def best_interval_s(history: SpotHistory, nodes: Column, hazard: Column, save: C
     mean = float(np.mean(np.concatenate([s.up_length_s for s in history.spells])))
     rate = hazard * nodes**GANG_EXPONENT / mean
     return np.maximum(optimal_interval_s(save, rate), 60.0)
-
-
-# Many replays of one job as columns: what a candidate rents, over records of what spot was like.
-#
-# Each record of a history is repeated until the job ends, and the job submitted at ``STARTS``
-# times spread over the first copy. A candidate's numbers are those of its own replays, whatever
-# stands beside it: nothing is interpolated (``planners.spot.history`` is for thousands of
-# candidates).
 
 
 # Copies of a record behind the one in which the job would end at its mean progress.

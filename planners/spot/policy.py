@@ -1,8 +1,5 @@
 """The plan of spot, on demand and waiting that costs least on average, by a deadline.
 
-Further parts: chances that a spot node comes or goes in the next moments, by how long it has stood
-so.
-
 =========================  =====================================================================
 here                       meaning, unit
 =========================  =====================================================================
@@ -23,6 +20,25 @@ saves on notice. Where w and a restart would not fit into k - d, only on-demand 
 what ``planners.spot.deadline`` enforces exactly, so that the deadline does not hang on V.
 Linear interpolation in w; the plan is a table of modes. Dynamic programming is Bellman's; the
 problem is that of "Can't Be Late" (Wu et al., NSDI 2024), whose rule is uniform progress.
+
+Chances that a spot node comes or goes in the next moments, by how long it has stood so.
+
+=========================  =====================================================================
+here                       meaning, unit
+=========================  =====================================================================
+``hazard``          h      chance per time that a spell ends now, given its age. [1/s]
+exposure            x_b    time that recorded spells spent at ages of bin b. [s]
+events              e_b    spells that ended at such an age.
+events of its own  kappa  events of this zone that weigh as much as all that other zones say.
+=========================  =====================================================================
+
+Spells are heavy-tailed: one that has lasted, lasts on. A hazard that is constant within each of
+a few bins of age says so, and makes the state a Markov chain: (up or down, bin). Of a zone,
+
+    h_b = (e_b + kappa) / (x_b + kappa / h'_b),
+
+with h'_b the hazard of all zones together, times how much shorter this zone's spells are. The
+chain is our own.
 """
 
 from __future__ import annotations
@@ -36,26 +52,6 @@ from numpy.typing import NDArray
 
 from advisor.planners.core import HOUR_S, check_not_negative, check_positive
 from advisor.planners.spot.availability import Column, Spells, SpotJob
-
-# Chances that a spot node comes or goes in the next moments, by how long it has stood so.
-#
-# =========================  =====================================================================
-# here                       meaning, unit
-# =========================  =====================================================================
-# ``hazard``          h      chance per time that a spell ends now, given its age. [1/s]
-# exposure            x_b    time that recorded spells spent at ages of bin b. [s]
-# events              e_b    spells that ended at such an age.
-# events of its own  kappa  events of this zone that weigh as much as all that other zones say.
-# =========================  =====================================================================
-#
-# Spells are heavy-tailed: one that has lasted, lasts on. A hazard that is constant within each of
-# a few bins of age says so, and makes the state a Markov chain: (up or down, bin). Of a zone,
-#
-#     h_b = (e_b + kappa) / (x_b + kappa / h'_b),
-#
-# with h'_b the hazard of all zones together, times how much shorter this zone's spells are. The
-# chain is our own.
-
 
 # Half of recorded up spells end within 20 to 60 minutes, their mean is several hours.
 AGES_S: Final = np.array([0.0, 1 / 6, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0]) * HOUR_S
@@ -196,7 +192,8 @@ class SpotPolicy:
         prices = np.array([waiting, spot_price_usd_per_h, price_usd_per_h]) / HOUR_S
         back = _Backwards(hazards, job, step, prices)
         steps = range(1, round(deadline_s / step) + 1)
-        modes = [back.first_modes(), *(back.earlier(number * step) for number in steps)]
+        last = np.full(back.value.shape, ON_DEMAND, dtype=np.int8)  # with no time left
+        modes = [last, *(back.earlier(number * step) for number in steps)]
         whole = min(round(with_saves_s(job) / step), back.rest_s.size - 1)
         return cls(
             step_s=step, modes=np.stack(modes), expected_usd=float(back.value[IDLE, whole, BINS])
@@ -238,10 +235,6 @@ class _Backwards:
         missing = np.stack([self.rest_s + self.restart_s] * 2 + [self.rest_s])
         missing[:, 0] = 0.0
         self.value: Column = np.repeat((missing * prices[ON_DEMAND])[..., None], 2 * BINS, axis=2)
-
-    def first_modes(self) -> Modes:
-        """Return the plan with no time left."""
-        return np.full(self.value.shape, ON_DEMAND, dtype=np.int8)
 
     def earlier(self, to_go_s: float) -> Modes:
         """Step back, and return what to be on with ``to_go_s`` left."""

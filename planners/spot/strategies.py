@@ -31,7 +31,7 @@ from typing import Final, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from advisor.planners.core import check_not_negative, impossible, refused
+from advisor.planners.core import check_not_negative, check_positive, impossible, refused
 from advisor.planners.goodput import RESTART_AFTER_ADDITION_S, restart_after_removal_s
 from advisor.planners.spot.availability import Column, SpotTrace
 
@@ -56,15 +56,14 @@ class Strategy:
 
 
 _SEARCH_S: Final = 10.0  # of a new plan, for ``replan`` [s]
+_RENDEZVOUS_S: Final = 25.0  # Bamboo's [s]
+# Bamboo's extra forward pass, partly hidden in the bubble: our assumption between 0 (all hidden)
+# and a third (a forward of forward and backward).
+_REDUNDANCY_OVERHEAD: Final = 0.2
 
 
 def strategy(
-    name: Name,
-    *,
-    nodes: int,
-    restart_s: float | None = None,
-    least_nodes: int = 1,
-    redundancy_overhead: float = 0.2,
+    name: Name, *, nodes: int, restart_s: float | None = None, least_nodes: int = 1
 ) -> Strategy:
     """Return one of the four ways with its pauses.
 
@@ -78,33 +77,25 @@ def strategy(
         After a removal, by default Parcae's for so many nodes. [s]
     least_nodes : int
         That can still run the job; ``restart`` always needs all.
-    redundancy_overhead : float
-        Bamboo's extra forward pass, partly hidden in the bubble: 0.2 is our assumption between 0
-        (all hidden) and a third (a forward of forward and backward).
     """
     if restart_s is None:
         restart_s = float(restart_after_removal_s(nodes))
-    if name == "restart":
-        return Strategy(
-            name=name, least_nodes=nodes, removal_s=restart_s, addition_s=restart_s,
-            start_s=restart_s,
-        )  # fmt: skip
-    if name == "replan":
-        return Strategy(
-            name=name, least_nodes=least_nodes, removal_s=restart_s + _SEARCH_S,
-            addition_s=RESTART_AFTER_ADDITION_S + _SEARCH_S, start_s=restart_s,
-        )  # fmt: skip
-    if name == "template":
-        return Strategy(
-            name=name, least_nodes=least_nodes, removal_s=RESTART_AFTER_ADDITION_S,
-            addition_s=RESTART_AFTER_ADDITION_S, start_s=restart_s, loses_progress=False,
-        )  # fmt: skip
-    if name == "redundancy":
-        return Strategy(
-            name=name, least_nodes=least_nodes, removal_s=25.0, addition_s=25.0,
-            start_s=restart_s, is_ring=True, overhead_fraction=redundancy_overhead,
-        )  # fmt: skip
-    raise refused(f"no strategy named {name!r}", f"one of {', '.join(STRATEGIES)}")
+    added_s = RESTART_AFTER_ADDITION_S
+    pauses_s = {
+        "restart": (restart_s, restart_s),
+        "replan": (restart_s + _SEARCH_S, added_s + _SEARCH_S),
+        "template": (added_s, added_s),
+        "redundancy": (_RENDEZVOUS_S, _RENDEZVOUS_S),
+    }
+    if name not in pauses_s:
+        raise refused(f"no strategy named {name!r}", f"one of {', '.join(STRATEGIES)}")
+    is_ring = name == "redundancy"
+    removal_s, addition_s = pauses_s[name]
+    return Strategy(
+        name=name, least_nodes=nodes if name == "restart" else least_nodes, removal_s=removal_s,
+        addition_s=addition_s, start_s=restart_s, loses_progress=name != "template",
+        is_ring=is_ring, overhead_fraction=_REDUNDANCY_OVERHEAD if is_ring else 0.0,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,30 +114,20 @@ def replay_strategy(
     *,
     work_s: float,
     nodes: int,
-    speed: ArrayLike | None = None,
     checkpoint_interval_s: float = 1800.0,
     checkpoint_s: float = 0.0,
 ) -> StrategyRun:
     """Replay a job that asks for ``nodes`` nodes over a trace of node counts.
 
-    ``start_s``: (n,); [s]; ``work_s``: useful computing on all nodes [s]; ``speed``: (nodes + 1,);
-    relative throughput on 0 to ``nodes`` nodes; proportional by default.
+    ``start_s``: (n,); [s]; ``work_s``: useful computing on all nodes [s]; on fewer nodes
+    throughput is in proportion.
 
     Raises PlanningError if the trace never had the nodes that the job needs, or a value makes no
     sense.
     """
-    rate = np.arange(nodes + 1) / nodes if speed is None else np.asarray(speed, float)
-    if rate.shape != (nodes + 1,) or rate[0] != 0 or not rate[-1] > 0:
-        raise ValueError(f"speed must have {nodes + 1} values from 0 to a positive one")
-    if not (work_s > 0 and checkpoint_interval_s > 0 and checkpoint_s >= 0):
-        raise refused(
-            f"work {work_s:g} s and checkpoint interval {checkpoint_interval_s:g} s must be "
-            "positive",
-            "give both in seconds",
-        )
-    check_not_negative(
-        "replay", start_s=start_s, work_s=work_s, checkpoint_s=checkpoint_s, speed=rate
-    )
+    rate = np.arange(nodes + 1) / nodes
+    check_positive("replay", work_s=work_s, checkpoint_interval_s=checkpoint_interval_s)
+    check_not_negative("replay", start_s=start_s, work_s=work_s, checkpoint_s=checkpoint_s)
     if int(trace.available.max()) < way.least_nodes:
         raise impossible(
             f"trace {trace.name!r} never has the {way.least_nodes} nodes that {way.name} needs",
@@ -164,9 +145,7 @@ def replay_strategy(
     )
     edges = np.append(trace.start_s, trace.end_s)
     used = np.minimum(trace.available, nodes)
-    # Node counts that cannot run the job fall back to the next smaller one that can.
-    runnable = np.maximum.accumulate(np.where(rate > 0, np.arange(nodes + 1), 0))[used]
-    runnable[runnable < way.least_nodes] = 0
+    runnable = np.where(used < way.least_nodes, 0, used)
     at = np.searchsorted(trace.start_s, start, side="right") - 1
     while walk.is_open.any():
         row = np.flatnonzero(walk.is_open & (at < runnable.size))

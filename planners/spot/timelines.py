@@ -1,8 +1,5 @@
 """Spot machines while there are any, on-demand ones while there are none: the job never waits.
 
-Further parts: workers that start with the machines there are and grow as more come (elastic, on
-spot).
-
 =========================  =====================================================================
 here                       meaning, unit
 =========================  =====================================================================
@@ -18,6 +15,28 @@ lasted lasts on, for their lengths are heavy-tailed. With spot machines that sta
 spot, without any it is on demand. Laws: the job finishes after its time on demand by no more than
 its moves cost, and is rented at every moment, so where spot is cheaper it costs no more than that
 time does on demand. A guaranteed deadline is ``planners.spot.deadline``'s. The rule is our own.
+
+Workers that start with the machines there are and grow as more come (elastic, on spot).
+
+=========================  =====================================================================
+here                       meaning, unit
+=========================  =====================================================================
+count               k      machines that the job can run on, ascending; the last is all, n.
+``rate[k]``         r      throughput on k machines by that on all.
+``settling_s``      s      more machines must have been there so long before the job grows.
+``gang_exponent``   gamma  spells of k machines last (k / n)^-gamma times as long as those of n.
+=========================  =====================================================================
+
+A job that runs on k machines and finds more waits s, saves, and restarts on them; where machines
+go it restarts from its last checkpoint on those that are left. A job that stands still takes all
+that come at once. With all machines coming and going together this is plain spot.
+
+Records say when all n machines were there. Of fewer they are taken to come earlier and to leave
+later, by equal shares of what gamma makes their spells longer, at most to the middle of the gap
+to the next spell. The recorded counts lie between one zone that runs dry as a whole (SkyPilot,
+four nodes) and nodes that go nearly one by one (Bamboo's p3 pool): see ``GANG_EXPONENT``.
+Resizing by save, stop and start is Hydrozoa's (Guo et al., MLSys'22); its schedule over phases
+of training is ``planners.systems.hydrozoa``.
 """
 
 from __future__ import annotations
@@ -74,9 +93,7 @@ def replay_alternating(job: SpotJob, spells: Spells, start_s: ArrayLike) -> Rent
     start = np.atleast_1d(np.asarray(start_s, float))
     attempt = np.full(start.shape, job.attempt_s)
     if not start.size:
-        return Rental(
-            finish_s=start, spot_s=start, on_demand_s=start, rented_s=start, changes=start
-        )
+        return Rental.alike(start)
     first_s, is_there = _spot_at_submission(spells, start)
     is_direct = is_there & (first_s - job.restart_s >= attempt - 1e-9)
     kept = np.where(is_there, job.kept_s(first_s), 0.0)
@@ -106,29 +123,6 @@ def _spot_at_submission(spells: Spells, start: Column) -> tuple[Column, NDArray[
     return np.where(is_there, end[at] - start, 0.0), is_there
 
 
-# Workers that start with the machines there are and grow as more come (elastic, on spot).
-#
-# =========================  =====================================================================
-# here                       meaning, unit
-# =========================  =====================================================================
-# count               k      machines that the job can run on, ascending; the last is all, n.
-# ``rate[k]``         r      throughput on k machines by that on all.
-# ``settling_s``      s      more machines must have been there so long before the job grows.
-# ``gang_exponent``   gamma  spells of k machines last (k / n)^-gamma times as long as those of n.
-# =========================  =====================================================================
-#
-# A job that runs on k machines and finds more waits s, saves, and restarts on them; where machines
-# go it restarts from its last checkpoint on those that are left. A job that stands still takes all
-# that come at once. With all machines coming and going together this is plain spot.
-#
-# Records say when all n machines were there. Of fewer they are taken to come earlier and to leave
-# later, by equal shares of what gamma makes their spells longer, at most to the middle of the gap
-# to the next spell. The recorded counts lie between one zone that runs dry as a whole (SkyPilot,
-# four nodes) and nodes that go nearly one by one (Bamboo's p3 pool): see ``GANG_EXPONENT``.
-# Resizing by save, stop and start is Hydrozoa's (Guo et al., MLSys'22); its schedule over phases
-# of training is ``planners.systems.hydrozoa``.
-
-
 Edges = tuple[Column, Column]  # begins and ends of spells, in order [s]
 
 
@@ -145,10 +139,7 @@ def growing_timeline(
     edges = np.unique(np.concatenate([begins, ends]))
     if edges.size < 2:
         none = np.zeros(0)
-        return Timeline(
-            begin_s=none, length_s=none, rate=none, is_planned=none.astype(bool),
-            spot_share=none, on_demand_share=none,
-        )  # fmt: skip
+        return Timeline.of_spells(Spells(up_start_s=none, up_length_s=none, end_s=1.0))
     at_begin, at_end = np.searchsorted(edges, begins), np.searchsorted(edges, ends)
     joins = np.bincount(at_begin, minlength=edges.size)
     goes = np.bincount(at_end, minlength=edges.size)

@@ -7,7 +7,6 @@ from .atom import least_swapped_step_s as least_swapped_step_s
 from .atom import pipeline_rival_s as pipeline_rival_s
 from .atom import plan_atom as plan_atom
 from .autops import AggregatedJob as AggregatedJob
-from .autops import Exchange as Exchange
 from .autops import Packing as Packing
 from .autops import aggregation_s as aggregation_s
 from .autops import exchange as exchange

@@ -52,8 +52,6 @@ from advisor.planners.core import (
     refused,
 )
 
-# Cuts of layers into pieces: sums over every piece, and the fastest of all cuts.
-
 
 def spans(values: Sequence[float]) -> Floats:
     """Return sums over the layers [a, b) of every two edges a < b, inf elsewhere; (L+1, L+1)."""
@@ -331,6 +329,3 @@ def pipeline_rival_s(model: SwapModel, peer: Peer, *, peers: int, micro_batches:
     widest = max(model.boundary_bytes[:-1], default=0.0)
     sent = widest / peer.network_bytes_per_s + peer.network_latency_s
     return (micro_batches + peers - 1) * max(stage, 2 * sent if peers > 1 else 0.0)
-
-
-# Layers loaded from host memory one piece at a time, for slow networks (ATOM).

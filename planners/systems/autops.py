@@ -237,22 +237,13 @@ def delays_s(
     return [float(one) for one in waits]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
-    """The time of a step to exchange gradients, in three ways."""
-
-    # all_reduce_s, dedicated_s, shared_s: in a ring; through a core of its own; through the shared
-    # ones [s]
-    all_reduce_s: float
-    dedicated_s: float
-    shared_s: float
-
-
 def exchange(
     job: AggregatedJob, *, delay_s: float, gradient_bytes: float, workers: int,
     link_bytes_per_s: float, servers: int = 1,
-) -> Exchange:  # fmt: skip
-    """Return what exchanging takes: a ring uses no aggregator, a service its own links.
+) -> dict[str, float]:  # fmt: skip
+    """Return what exchanging takes of a step: in a ring, by a core of its own, by shared ones [s].
+
+    A ring uses no aggregator, a service its own links.
 
     ``delay_s``: that it waits for others at the shared aggregators [s]; ``workers``, ``servers``:
     machines that train, and machines whose links the aggregators use; ``link_bytes_per_s``: of
@@ -264,11 +255,8 @@ def exchange(
     # In, and out again: as much as the fuller of a worker's link and a server's.
     moved_s = 2.0 * gradient_bytes * max(1.0, workers / servers) / link_bytes_per_s
     own_s = moved_s + sum(job.work_s)
-    return Exchange(
-        all_reduce_s=float(ring_all_reduce_s(gradient_bytes, workers, link_bytes_per_s)),
-        dedicated_s=own_s,
-        shared_s=own_s + delay_s,
-    )
-
-
-# Aggregation of gradients as a service that several jobs share.
+    return {
+        "all_reduce_s": float(ring_all_reduce_s(gradient_bytes, workers, link_bytes_per_s)),
+        "dedicated_s": own_s,
+        "shared_s": own_s + delay_s,
+    }

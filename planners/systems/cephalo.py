@@ -1,9 +1,5 @@
 """Uneven batches and uneven state on mixed GPUs (Cephalo).
 
-Further parts: splitting sharded training state over GPUs that have unequal room (Cephalo);
-splitting a batch over unlike workers: smallest maximum time, then balance, then least memory;
-plain data parallelism on unlike devices: every kind computes for equally long.
-
 Two decisions are kept apart: which GPU computes how many samples, and which GPU stores how much
 of the sharded training state.
 
@@ -26,11 +22,53 @@ micro-batches); here the answer is searched over the possible maxima, and each i
 dynamic programme over (GPU, batch), so that 64 GPUs take a fraction of a second. Same answers as
 the authors' code.
 Source: Guo et al., "Cephalo" (ICS'25); repository benson-guo/cephalo, MIT, ``split_workload.py``.
+
+Splitting sharded training state over GPUs that have unequal room (Cephalo).
+
+| here        | Cephalo     | meaning                                                        |
+|-------------|-------------|----------------------------------------------------------------|
+| ``room``    | spare       | usable memory less what the computation takes [bytes]          |
+| ``level``   | min_params  | the largest shard: ``shard = min(room, level)`` [bytes]        |
+
+It is water-filling and solved exactly, without iteration. Source: Guo et al., "Cephalo"
+(ICS'25); repository benson-guo/cephalo, MIT, ``split_workload.py``.
+
+Splitting a batch over unlike workers: smallest maximum time, then balance, then least memory.
+
+| here          | Cephalo | meaning                                                             |
+|---------------|---------|---------------------------------------------------------------------|
+| ``b``, ``u``  | b, m    | samples of a worker and its micro-batch, one row an option          |
+| ``weight``    | k       | what a micro-batch costs besides time: its size, or its memory      |
+| ``maximum``   | -       | the slowest worker's time, searched over the options' times [s]     |
+
+For a maximum the least total weight is a min-plus dynamic programme over (worker, samples);
+feasible maxima are an upper set, found by galloping from a lower bound and halving. Exact.
+
+Where slow links set the pace, splits of very different balance take the same time. Among those
+the least maximum of the computing alone is found in the same way, so that least is lost when a
+link turns out faster than assumed. (Cephalo leaves such ties to the order of its search.)
+
+Plain data parallelism on unlike devices: every kind computes for equally long.
+
+| here        | Cephalo | meaning                                                 |
+|-------------|---------|---------------------------------------------------------|
+| ``batch``   | B       | samples of a step over all devices                      |
+| ``b``       | b_i     | samples of one device of a kind                         |
+| ``largest`` | m       | largest micro-batch that fits on a device of the kind   |
+| ``T(b)``    | t       | a t(b / a) with a = ceil(b / largest) micro-batches [s] |
+
+Devices of a kind are alike, so the split is one number a kind: the least maximum of T_k(b_k)
+with sum n_k b_k >= B (what is over is left out on some devices of the kind that can spare it). T
+rises with b, since a micro-batch's time per sample falls with its size: so the least maximum is
+found by halving. Exact, as the split above is, but without its coupling through shared memory:
+each device holds the whole state. The gradient is weighted by b_i / B
+(``examples/uneven_ddp.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import bisect
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -48,17 +86,6 @@ from advisor.planners.core import (
     refused,
 )
 
-# Splitting sharded training state over GPUs that have unequal room (Cephalo).
-#
-# | here        | Cephalo     | meaning                                                        |
-# |-------------|-------------|----------------------------------------------------------------|
-# | ``room``    | spare       | usable memory less what the computation takes [bytes]          |
-# | ``level``   | min_params  | the largest shard: ``shard = min(room, level)`` [bytes]        |
-# | ``fullness``| min_util    | the largest used share: ``shard = max(0, f capacity - in_use)``|
-#
-# Both are water-filling and solved exactly, without iteration. Source: Guo et al., "Cephalo"
-# (ICS'25); repository benson-guo/cephalo, MIT, ``split_workload.py``.
-
 
 def level_shards(state_bytes: float, capacity: Floats, in_use: Floats) -> Floats:
     """Split the state so that the largest shard is smallest (``min_params``) [bytes].
@@ -71,38 +98,6 @@ def level_shards(state_bytes: float, capacity: Floats, in_use: Floats) -> Floats
     Raises PlanningError if there is not room enough.
     """
     room = np.maximum(capacity - in_use, 0.0)
-    _require_room(state_bytes, room)
-    ascending = np.sort(room)
-    below = np.concatenate([[0.0], np.cumsum(ascending)[:-1]])
-    levels = (state_bytes - below) / np.arange(room.size, 0, -1)
-    level = levels[int(np.argmax(levels <= ascending))] if (levels <= ascending).any() else np.inf
-    shards: Floats = np.minimum(room, level)
-    return shards
-
-
-def level_utilisation(state_bytes: float, capacity: Floats, in_use: Floats) -> Floats:
-    """Split the state so that the fullest GPU is least full (``min_util``) [bytes].
-
-    Kept even where even shards fill no GPU beyond one half, as the authors do.
-
-    Raises PlanningError if there is not room enough.
-    """
-    even = np.full(capacity.size, state_bytes / capacity.size)
-    if np.max((in_use + even) / capacity) < 0.5:
-        return even
-    _require_room(state_bytes, np.maximum(capacity - in_use, 0.0))
-    # sum(max(0, f capacity - in_use)) is piecewise linear in the fullness f; its knots are in_use
-    # over capacity. Take the segment on which it reaches the state.
-    order = np.argsort(in_use / capacity)
-    slope, offset = np.cumsum(capacity[order]), np.cumsum(in_use[order])
-    fullness = (state_bytes + offset) / slope
-    knots = np.concatenate([(in_use / capacity)[order][1:], [np.inf]])
-    level = fullness[int(np.argmax(fullness <= knots))]
-    shards: Floats = np.maximum(level * capacity - in_use, 0.0)
-    return shards
-
-
-def _require_room(state_bytes: float, room: Floats) -> None:
     # A millionth: the sums of the budget and of the rooms differ by rounding.
     if room.sum() < state_bytes * (1 - 1e-6):
         raise impossible(
@@ -110,22 +105,12 @@ def _require_room(state_bytes: float, room: Floats) -> None:
             f"{room.sum() / GIB:.1f} GiB of room",
             "add GPUs, offload the optimizer state or lower the micro-batch",
         )
-
-
-# Splitting a batch over unlike workers: smallest maximum time, then balance, then least memory.
-#
-# | here          | Cephalo | meaning                                                             |
-# |---------------|---------|---------------------------------------------------------------------|
-# | ``b``, ``u``  | b, m    | samples of a worker and its micro-batch, one row an option          |
-# | ``weight``    | k       | what a micro-batch costs besides time: its size, or its memory      |
-# | ``maximum``   | -       | the slowest worker's time, searched over the options' times [s]     |
-#
-# For a maximum the least total weight is a min-plus dynamic programme over (worker, samples);
-# feasible maxima are an upper set, found by galloping from a lower bound and halving. Exact.
-#
-# Where slow links set the pace, splits of very different balance take the same time. Among those
-# the least maximum of the computing alone is found in the same way, so that least is lost when a
-# link turns out faster than assumed. (Cephalo leaves such ties to the order of its search.)
+    ascending = np.sort(room)
+    below = np.concatenate([[0.0], np.cumsum(ascending)[:-1]])
+    levels = (state_bytes - below) / np.arange(room.size, 0, -1)
+    level = levels[int(np.argmax(levels <= ascending))] if (levels <= ascending).any() else np.inf
+    shards: Floats = np.minimum(room, level)
+    return shards
 
 
 Ints = NDArray[np.int64]
@@ -187,26 +172,15 @@ def _least_maximum(
     maxima = np.unique(np.concatenate([o.time_s for o in options]))
 
     def fits(maximum: int) -> bool:
-        return _least(options, batch, compute, maxima[maximum]) <= budget
+        return bool(_programme(options, batch, compute, maxima[maximum])[0][batch] <= budget)
 
-    found = _first_that(fits, _first_maximum(options, batch, maxima), maxima.size)
-    return None if found is None else float(maxima[found])
-
-
-def _first_that(holds: Callable[[int], bool], low: int, size: int) -> int | None:
-    """Return the first index from ``low`` on at which a rising predicate holds: gallop, halve."""
+    low = _first_maximum(options, batch, maxima)
     step, high = 1, low
-    while not holds(high):
-        if high == size - 1:
+    while not fits(high):  # gallop, then halve
+        if high == maxima.size - 1:
             return None
-        low, high, step = high + 1, min(high + step, size - 1), 2 * step
-    while low < high:
-        middle = (low + high) // 2
-        if holds(middle):
-            high = middle
-        else:
-            low = middle + 1
-    return high
+        low, high, step = high + 1, min(high + step, maxima.size - 1), 2 * step
+    return float(maxima[bisect.bisect_left(range(high), True, low, key=fits)])
 
 
 def _first_maximum(options: Sequence[BatchOptions], batch: int, maxima: Floats) -> int:
@@ -246,10 +220,6 @@ def _programme(
         taken.append(choice)
         micro.append(smallest)
     return total, taken, micro
-
-
-def _least(options: Sequence[BatchOptions], batch: int, weight: Floats, maximum: float) -> float:
-    return float(_programme(options, batch, weight, maximum)[0][batch])
 
 
 def _choose(
@@ -362,13 +332,11 @@ def plan_cephalo(
     *,
     constants: CephaloConstants | None = None,
     may_accumulate: bool = True,
-    balance_memory: bool = False,
 ) -> UnevenPlan:
     """Split a step over mixed GPUs so that the slowest of them is as fast as possible.
 
     ``workers``: equal GPUs get their shares in falling order of batch; ``may_accumulate``: whether
-    a GPU may split its batch into micro-batches; True by default; ``balance_memory``: shards
-    equalise the used fraction of memory instead of the largest shard; False by default.
+    a GPU may split its batch into micro-batches; True by default.
 
     Raises PlanningError if there are fewer samples than GPUs, or no split fits into the memory.
     """
@@ -386,7 +354,7 @@ def plan_cephalo(
     budget = _memory_budget(workers, job, compute, fixed)
     chosen = split_batch(options, job.global_batch, compute, budget)
     chosen = _largest_first(workers, chosen)
-    return _finish(workers, job, options, chosen, compute, fixed, balance_memory)
+    return _finish(workers, job, options, chosen, compute, fixed)
 
 
 def even_plan(
@@ -410,7 +378,7 @@ def even_plan(
     options = [one.chosen(np.flatnonzero(one.b == b)) for one in options]
     budget = _memory_budget(workers, job, compute, fixed)
     chosen = split_batch(options, job.global_batch, compute, budget)
-    return _finish(workers, job, options, chosen, compute, fixed, False)
+    return _finish(workers, job, options, chosen, compute, fixed)
 
 
 def _check_workers(workers: Sequence[Worker]) -> None:
@@ -492,28 +460,18 @@ def _finish(
     chosen: Sequence[tuple[int, int]],
     compute: Floats,
     fixed: CephaloConstants,
-    balance_memory: bool,
 ) -> UnevenPlan:
     b = np.array([b for b, _ in chosen])
     u = np.array([u for _, u in chosen])
-    times = [
-        float(o.time_s[(o.b == share) & (o.u == micro)][0])
+    rows = [
+        np.flatnonzero((o.b == share) & (o.u == micro))[0]
         for o, (share, micro) in zip(options, chosen, strict=True)
     ]
-    free = np.zeros(1)
-    computed = [
-        float(
-            layer_s(
-                worker.latency, np.array([micro]), np.array([share // micro]), all_gather_s=free,
-                reduce_scatter_s=free, accumulation_overhead_s=fixed.accumulation_overhead_s,
-            )[0]
-        )
-        for worker, (share, micro) in zip(workers, chosen, strict=True)
-    ]  # fmt: skip
+    times = [float(o.time_s[row]) for o, row in zip(options, rows, strict=True)]
+    computed = [float(o.compute_s[row]) for o, row in zip(options, rows, strict=True)]
     capacity = fixed.usable_fraction * np.array([w.memory_bytes for w in workers])
     in_use = compute[u] + fixed.reserve_bytes
-    level = level_utilisation if balance_memory else level_shards
-    shards = level(job.state_bytes, capacity, in_use)
+    shards = level_shards(job.state_bytes, capacity, in_use)
     return UnevenPlan(
         batches=tuple(map(int, b)),
         micro_batches=tuple(map(int, u)),
@@ -524,23 +482,6 @@ def _finish(
         step_s=job.layers * max(times) + job.optimizer_s,
         exposed_s=job.layers * (max(times) - max(computed)),
     )
-
-
-# Plain data parallelism on unlike devices: every kind computes for equally long.
-#
-# | here        | Cephalo | meaning                                                 |
-# |-------------|---------|---------------------------------------------------------|
-# | ``batch``   | B       | samples of a step over all devices                      |
-# | ``b``       | b_i     | samples of one device of a kind                         |
-# | ``largest`` | m       | largest micro-batch that fits on a device of the kind   |
-# | ``T(b)``    | t       | a t(b / a) with a = ceil(b / largest) micro-batches [s] |
-#
-# Devices of a kind are alike, so the split is one number a kind: the least maximum of T_k(b_k)
-# with sum n_k b_k >= B (what is over is left out on some devices of the kind that can spare it). T
-# rises with b, since a micro-batch's time per sample falls with its size: so the least maximum is
-# found by halving. Exact, as the split above is, but without its coupling through shared memory:
-# each device holds the whole state. The gradient is weighted by b_i / B
-# (``examples/uneven_ddp.py``).
 
 
 @dataclass(frozen=True, slots=True)
@@ -589,17 +530,13 @@ def balance(
     maxima = np.unique(np.concatenate(tables))
     maxima = maxima[maxima >= max(t[0] for t in tables)]
 
-    def within(maximum: float) -> Ints:
-        return np.array([np.searchsorted(t, maximum, side="right") for t in tables])
+    def within(maximum: int) -> Ints:
+        return np.array([np.searchsorted(t, maxima[maximum], side="right") for t in tables])
 
-    low, high = 0, maxima.size - 1
-    while low < high:
-        middle = (low + high) // 2
-        if (within(maxima[middle]) * n).sum() >= batch:
-            high = middle
-        else:
-            low = middle + 1
-    return _trimmed(within(maxima[low]), n, batch)
+    least = bisect.bisect_left(
+        range(maxima.size - 1), True, key=lambda k: bool((within(k) * n).sum() >= batch)
+    )
+    return _trimmed(within(least), n, batch)
 
 
 def _trimmed(samples: Ints, count: Ints, batch: int) -> Ints:

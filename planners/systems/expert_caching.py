@@ -1,9 +1,5 @@
 """Caches of the experts of one layer: recency, frequency, periods, foresight.
 
-Further parts: a forecast of how much each expert of a layer is used soon, learned from earlier
-tokens; token latency and memory of a mixture of experts whose experts do not all stay on the
-device.
-
 ==============  ================================================================================
 here            meaning, unit
 ==============  ================================================================================
@@ -28,12 +24,51 @@ sticks to its experts hits more often, so that a recorded trace is asked for, no
 
 Sources: Belady 1966; Che, Tung and Wang 2002; the periodic rule is eMoE's (arXiv 2503.06823),
 which asks its predictor once every p prompts.
+
+A forecast of how much each expert of a layer is used soon, learned from earlier tokens.
+
+A ridge regression in closed form, one for each layer:
+
+    y(t) = sum over s >= 1 of gamma^(s-1) use(t + s)        discounted use, per expert
+    x(t) = [1, use(t), a moving average for each of SPANS, the counts so far / t]
+    W    = (X'X + ridge I)^-1 X'Y
+
+Recency, frequency and which expert follows which are columns of x, so that LRU and LFU are near
+points of the same family and the trace decides between them. No network is trained: with some
+thousand tokens a linear map is as much as the data carries.
+
+Token latency and memory of a mixture of experts whose experts do not all stay on the device.
+
+==================  ============================================================================
+here                meaning, unit
+==================  ============================================================================
+``expert_bytes`` S  of one expert's weights. [bytes]
+``link``        b   bytes per second from where the experts lie to the device. [bytes/s]
+``compute_s``       one token with every expert on the device. [s]
+``cached``      C   experts a layer that stay there
+``hit_rate``    h   of the accesses of a layer [fraction]
+``requests``        decoded together: a step gives each of them a token, and needs the experts of
+                    any of them once
+==================  ============================================================================
+
+    S of a gated layer  3 x hidden x inner x bytes a weight
+    token_s             compute + sum over layers  loads that are waited for x S / b
+    memory              dense + layers x C x S
+
+where (1 - h) of the accesses are waited for in caches that load on a miss. A load ahead of use
+(the periodic rule) is hidden as far as the link is idle while tokens are computed, which
+``loaded_ahead`` replays.
+
+Published checks (eMoE, arXiv 2503.06823): Mixtral-8x7B's expert is 352 MB and takes 11 to 14 ms
+over 25 to 32 GB/s; with every access a miss, two experts in 32 layers, a token takes 0.7 to 0.9
+s.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Literal, get_args
 
 import numpy as np
@@ -76,33 +111,28 @@ class Served:
         return self.hits / self.accesses if self.accesses else 1.0
 
 
-def lru(accesses: ArrayLike, capacity: int, *, warm: int = 0) -> Served:
-    """Return what a cache does that replaces the expert used longest ago.
+def used_least(accesses: ArrayLike, capacity: int, *, by_count: bool, warm: int = 0) -> Served:
+    """Return what a cache does that replaces the expert used least often, then longest ago.
 
-    The first ``warm`` accesses fill it and are not counted; so in the other policies.
+    ``by_count``: false for longest ago alone. The first ``warm`` accesses fill the cache and are
+    not counted; so in the other policies.
     """
-    last: dict[int, int] = {}
-
-    def rank(expert: int) -> int:
-        return last[expert]
-
-    def used(at: int, expert: int) -> None:
-        last[expert] = at
-
-    return _replayed(_checked(accesses, capacity), capacity, rank, used, warm)
-
-
-def lfu(accesses: ArrayLike, capacity: int, *, warm: int = 0) -> Served:
-    """Return what a cache does that replaces the expert used least often so far."""
+    order = _checked(accesses, capacity)
+    kept: set[int] = set()
     uses: dict[int, tuple[int, int]] = {}
+    hits = 0
+    for at, expert in enumerate(order):
+        if expert in kept:
+            hits += at >= warm
+        else:
+            if len(kept) >= capacity:
+                kept.remove(min(kept, key=lambda one: uses[one]))
+            kept.add(expert)
+        uses[expert] = (uses.get(expert, (0, 0))[0] + by_count, at)
+    return _counted(order, hits, warm)
 
-    def rank(expert: int) -> tuple[int, int]:
-        return uses[expert]
 
-    def used(at: int, expert: int) -> None:
-        uses[expert] = (uses.get(expert, (0, 0))[0] + 1, at)
-
-    return _replayed(_checked(accesses, capacity), capacity, rank, used, warm)
+lru: Final = partial(used_least, by_count=False)
 
 
 def foreseen(
@@ -254,43 +284,9 @@ def _checked(accesses: ArrayLike, capacity: int) -> list[int]:
     return list(found)
 
 
-def _replayed(
-    order: Sequence[int],
-    capacity: int,
-    rank: Callable[[int], float | tuple[int, int]],
-    used: Callable[[int, int], None],
-    warm: int,
-) -> Served:
-    """Play a cache that keeps what it loads and replaces what ranks lowest."""
-    kept: set[int] = set()
-    hits = 0
-    for at, expert in enumerate(order):
-        if expert in kept:
-            hits += at >= warm
-        else:
-            if len(kept) >= capacity:
-                kept.remove(min(kept, key=lambda one: (rank(one), one)))
-            kept.add(expert)
-        used(at, expert)
-    return _counted(order, hits, warm)
-
-
 def _counted(order: Sequence[int], hits: int, warm: int) -> Served:
     accesses = max(len(order) - warm, 0)
     return Served(accesses=accesses, hits=hits, loads=accesses - hits)
-
-
-# A forecast of how much each expert of a layer is used soon, learned from earlier tokens.
-#
-# A ridge regression in closed form, one for each layer:
-#
-#     y(t) = sum over s >= 1 of gamma^(s-1) use(t + s)        discounted use, per expert
-#     x(t) = [1, use(t), a moving average for each of SPANS, the counts so far / t]
-#     W    = (X'X + ridge I)^-1 X'Y
-#
-# Recency, frequency and which expert follows which are columns of x, so that LRU and LFU are near
-# points of the same family and the trace decides between them. No network is trained: with some
-# thousand tokens a linear map is as much as the data carries.
 
 
 GAMMA: Final = 0.5  # chosen on the trace of examples/stdlib_moe.py among 0.5, 0.8, 0.9 and 0.97
@@ -362,33 +358,6 @@ def _features(used: NDArray[np.float64]) -> NDArray[np.float64]:
         parts.append(mean)
     parts.append(np.cumsum(used, axis=0) / np.arange(1, count + 1)[:, None])
     return np.hstack(parts)
-
-
-# Token latency and memory of a mixture of experts whose experts do not all stay on the device.
-#
-# ==================  ============================================================================
-# here                meaning, unit
-# ==================  ============================================================================
-# ``expert_bytes`` S  of one expert's weights. [bytes]
-# ``link``        b   bytes per second from where the experts lie to the device. [bytes/s]
-# ``compute_s``       one token with every expert on the device. [s]
-# ``cached``      C   experts a layer that stay there
-# ``hit_rate``    h   of the accesses of a layer [fraction]
-# ``requests``        decoded together: a step gives each of them a token, and needs the experts of
-#                     any of them once
-# ==================  ============================================================================
-#
-#     S of a gated layer  3 x hidden x inner x bytes a weight
-#     token_s             compute + sum over layers  loads that are waited for x S / b
-#     memory              dense + layers x C x S
-#
-# where (1 - h) of the accesses are waited for in caches that load on a miss. A load ahead of use
-# (the periodic rule) is hidden as far as the link is idle while tokens are computed, which
-# ``loaded_ahead`` replays.
-#
-# Published checks (eMoE, arXiv 2503.06823): Mixtral-8x7B's expert is 352 MB and takes 11 to 14 ms
-# over 25 to 32 GB/s; with every access a miss, two experts in 32 layers, a token takes 0.7 to 0.9
-# s.
 
 
 # Sizes of the cache that are tried: more say nothing more, and each is a replay a policy.
@@ -578,4 +547,6 @@ def _served(
     order, count = np.concatenate(layer), sum(len(one) for one in layer[:warm])
     if expected is not None:
         return foreseen(order, cached, expected, warm=count)
-    return {"lru": lru, "lfu": lfu, "oracle": oracle}[policy](order, cached, warm=count)
+    if policy == "oracle":
+        return oracle(order, cached, warm=count)
+    return used_least(order, cached, by_count=policy == "lfu", warm=count)

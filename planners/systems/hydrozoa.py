@@ -1,8 +1,5 @@
 """Workers that join and leave: a schedule of worker counts beside the best fixed one (Hydrozoa).
 
-Further parts: the dynamic program behind ``planners.systems.hydrozoa``: which workers in which
-phase; the gradient noise scale, from squared norms of gradients at two batch sizes.
-
 ===================  ============  =============================================================
 here                 in papers     meaning, unit
 ===================  ============  =============================================================
@@ -26,6 +23,37 @@ workers keeps every (time, bill) that no other one beats, and so gives the whole
 Sources: Hydrozoa (Guo et al., MLSys'22; abstract only, its formulas are not public here);
 McCandlish et al. 2018, arXiv 1812.06162, eq. 2.11 (needed samples and steps); the noise
 scale is measured below.
+
+The dynamic program behind ``planners.systems.hydrozoa``: which workers in which phase.
+
+A label is what a partial schedule has taken: time [s] and bill [worker-seconds]. Labels that end
+on the same count of workers compete with each other only, since the next resize depends on the
+count; a label that another one beats in both is dropped. Phase by phase each label is continued
+on every count. That is label setting (Martins, EJOR 16(2), 1984) on a graph of phases x counts.
+
+The gradient noise scale, from squared norms of gradients at two batch sizes.
+
+======================  =========================================================================
+here                    meaning, unit
+======================  =========================================================================
+:math:`G, S`            true gradient, covariance of one sample's
+b, B                    batches: of one pass of one rank, and of a whole step. [samples]
+:math:`m_b, m_B`        means over the sampled steps of :math:`|G_b|^2` and :math:`|G_B|^2`
+noise scale             :math:`tr(S) / |G|^2`: a batch of so many samples needs twice as many
+                        samples in all, and twice the fewest steps. [samples]
+======================  =========================================================================
+
+.. math::
+    E |G_b|^2 = |G|^2 + tr(S) / b
+
+at both batches gives both unknowns. Their ratio is taken of the means, not step by step: a
+single step's is mostly noise. The interval is of means over drawn blocks of neighbouring steps,
+as long as the root of their number, since a step's gradient is much like the one before.
+
+References
+----------
+.. [1] S. McCandlish et al., "An Empirical Model of Large-Batch Training," arXiv 1812.06162,
+   appendix A.1.
 """
 
 from __future__ import annotations
@@ -46,14 +74,6 @@ from advisor.planners.core import (
     refused,
 )
 from advisor.planners.links import expected_maximum
-
-# The dynamic program behind ``planners.systems.hydrozoa``: which workers in which phase.
-#
-# A label is what a partial schedule has taken: time [s] and bill [worker-seconds]. Labels that end
-# on the same count of workers compete with each other only, since the next resize depends on the
-# count; a label that another one beats in both is dropped. Phase by phase each label is continued
-# on every count. That is label setting (Martins, EJOR 16(2), 1984) on a graph of phases x counts.
-
 
 Column = NDArray[np.float64]
 
@@ -78,44 +98,32 @@ def worker_paths(
     pause = np.where(np.eye(counts.size, dtype=bool), 0.0, resize_s)
     idle = pause * np.maximum(counts[:, None], counts)
     first = phase_s[0]
-    labels = _Labels(time=first, paid=first * counts, count=np.arange(counts.size))
+    time, paid, at = first, first * counts, np.arange(counts.size)
     history = []
-    for time in phase_s[1:]:
+    for length in phase_s[1:]:
         parts = []
         for k, count in enumerate(counts):
-            arriving = _Labels(
-                time=labels.time + pause[labels.count, k] + time[k],
-                paid=labels.paid + idle[labels.count, k] + time[k] * count,
-                count=np.full(labels.count.size, k),
-            )
-            parts.append((arriving, _surviving(arriving)))
-        history.append((labels.count, np.concatenate([kept for _, kept in parts])))
-        labels = _Labels(
-            time=np.concatenate([new.time[kept] for new, kept in parts]),
-            paid=np.concatenate([new.paid[kept] for new, kept in parts]),
-            count=np.concatenate([new.count[kept] for new, kept in parts]),
-        )
-    at = _surviving(labels)
-    picks = [labels.count[at]]
+            ends = time + pause[at, k] + length[k]
+            bill = paid + idle[at, k] + length[k] * count
+            kept = _surviving(ends, bill)
+            parts.append((ends[kept], bill[kept], np.full(kept.size, k), kept))
+        before = at
+        time, paid, at, came = map(np.concatenate, zip(*parts, strict=True))
+        history.append((before, came))
+    last = _surviving(time, paid)
+    picks = [at[last]]
     for counts_before, came in reversed(history):
-        at = came[at]
-        picks.append(counts_before[at])
+        last = came[last]
+        picks.append(counts_before[last])
     return [tuple(path) for path in np.stack(picks[::-1], axis=1).tolist()]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Labels:
-    time: Column
-    paid: Column
-    count: NDArray[np.int64]
-
-
-def _surviving(labels: _Labels) -> NDArray[np.int64]:
+def _surviving(time: Column, paid: Column) -> NDArray[np.int64]:
     """Return the labels that no other beats in both, thinned evenly to ``MAXIMUM_LABELS``."""
-    order = np.lexsort((labels.paid, labels.time))
-    paid = labels.paid[order]
-    best = np.minimum.accumulate(np.concatenate([[np.inf], paid[:-1]]))
-    kept = order[paid < best]
+    order = np.lexsort((paid, time))
+    ranked = paid[order]
+    best = np.minimum.accumulate(np.concatenate([[np.inf], ranked[:-1]]))
+    kept = order[ranked < best]
     if kept.size > MAXIMUM_LABELS:
         kept = kept[np.round(np.linspace(0, kept.size - 1, MAXIMUM_LABELS)).astype(int)]
     return kept
@@ -436,31 +444,6 @@ def _why_not(front: Sequence[Schedule], deadline_s: float | None, budget_usd: fl
         f"{fastest.time_s / HOUR_S:.2f} h for {fastest.cost_usd:.2f} USD, the cheapest "
         f"{cheapest.time_s / HOUR_S:.2f} h for {cheapest.cost_usd:.2f} USD"
     )
-
-
-# The gradient noise scale, from squared norms of gradients at two batch sizes.
-#
-# ======================  =========================================================================
-# here                    meaning, unit
-# ======================  =========================================================================
-# :math:`G, S`            true gradient, covariance of one sample's
-# b, B                    batches: of one pass of one rank, and of a whole step. [samples]
-# :math:`m_b, m_B`        means over the sampled steps of :math:`|G_b|^2` and :math:`|G_B|^2`
-# noise scale             :math:`tr(S) / |G|^2`: a batch of so many samples needs twice as many
-#                         samples in all, and twice the fewest steps. [samples]
-# ======================  =========================================================================
-#
-# .. math::
-#     E |G_b|^2 = |G|^2 + tr(S) / b
-#
-# at both batches gives both unknowns. Their ratio is taken of the means, not step by step: a
-# single step's is mostly noise. The interval is of means over drawn blocks of neighbouring steps,
-# as long as the root of their number, since a step's gradient is much like the one before.
-#
-# References
-# ----------
-# .. [1] S. McCandlish et al., "An Empirical Model of Large-Batch Training," arXiv 1812.06162,
-#    appendix A.1.
 
 
 _DRAWS: Final = 400

@@ -1,8 +1,5 @@
 """The pace of a loader that feeds a step: workers, cores, and a cache in memory.
 
-Further parts: training on what was loaded already: data echoing, and PerFect's repeat first, fresh
-later.
-
 ==================  ============================================================================
 here                meaning, unit
 ==================  ============================================================================
@@ -21,6 +18,32 @@ here                meaning, unit
 with e the updates that each batch serves (``perfect``) and m the seconds to copy a batch from
 memory. Sources: the law of utilisation for the loader's cores (``step.model_units``); data
 echoing, Choi et al., arXiv 1907.05550, section 2 (time of an echoed step).
+
+Training on what was loaded already: data echoing, and PerFect's repeat first, fresh later.
+
+================ ==============================================================================
+here             meaning, unit
+================ ==============================================================================
+``echo``    e    updates that each batch serves.
+``rho``          what a repetition is worth of the one before it. [fraction]
+``freshness``    eta(e) = (1 - rho^e) / (e (1 - rho)): worth of an echoed update, against a fresh
+                 one. [fraction]
+``share``   phi  of the wall time spent repeating, before the job goes on with fresh data.
+================ ==============================================================================
+
+    useful updates per second  r(e) = eta(e) / step_s(e)
+    K useful updates take      T = K / (phi r(e) + (1 - phi) r(1))
+
+Prefetched, r rises up to e = R (updates that cost nothing) and falls beyond it. ``rho`` depends
+on the data, the model and what is shuffled and augmented after the echo: nobody knows it before
+the job has run, so every gain has an interval. Its middle is what Choi et al. measured:
+ResNet-50 read over a network at R = 6 and e = 5 took 3.25 times less wall time, hence eta(5) =
+0.65. **The accuracy has to be looked at**: the worth is a mean over published jobs, not a
+property of yours.
+
+Sources: Choi et al., "Faster Neural Network Training with Data Echoing", arXiv 1907.05550;
+PerFect (train on repeated data first, then on fresh data) as its authors describe it in a
+sentence: when to change over was not published, so it is an argument here.
 """
 
 from __future__ import annotations
@@ -110,33 +133,6 @@ def cached(feeding: Feeding, *, dataset_bytes: float, memory_bytes: float, copy_
     )
     # Where copying takes longer than making, nobody keeps anything.
     return Cache(share=share, step_s=min(kept.step_s(), feeding.step_s()))
-
-
-# Training on what was loaded already: data echoing, and PerFect's repeat first, fresh later.
-#
-# ================ ==============================================================================
-# here             meaning, unit
-# ================ ==============================================================================
-# ``echo``    e    updates that each batch serves.
-# ``rho``          what a repetition is worth of the one before it. [fraction]
-# ``freshness``    eta(e) = (1 - rho^e) / (e (1 - rho)): worth of an echoed update, against a fresh
-#                  one. [fraction]
-# ``share``   phi  of the wall time spent repeating, before the job goes on with fresh data.
-# ================ ==============================================================================
-#
-#     useful updates per second  r(e) = eta(e) / step_s(e)
-#     K useful updates take      T = K / (phi r(e) + (1 - phi) r(1))
-#
-# Prefetched, r rises up to e = R (updates that cost nothing) and falls beyond it. ``rho`` depends
-# on the data, the model and what is shuffled and augmented after the echo: nobody knows it before
-# the job has run, so every gain has an interval. Its middle is what Choi et al. measured:
-# ResNet-50 read over a network at R = 6 and e = 5 took 3.25 times less wall time, hence eta(5) =
-# 0.65. **The accuracy has to be looked at**: the worth is a mean over published jobs, not a
-# property of yours.
-#
-# Sources: Choi et al., "Faster Neural Network Training with Data Echoing", arXiv 1907.05550;
-# PerFect (train on repeated data first, then on fresh data) as its authors describe it in a
-# sentence: when to change over was not published, so it is an argument here.
 
 
 # eta(5) = 3.25 / 5, solved for rho; the ends are the spread taken for jobs nobody has echoed.

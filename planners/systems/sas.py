@@ -1,9 +1,5 @@
 """Choosing nodes for the workers of one job, all of which wait for the slowest.
 
-Further parts: free shares of nodes: forecasts and possible futures from recorded shares; ways of
-choosing nodes, and what each would have brought on days that it had not seen; a policy that is
-learned (SAS-RL): a score of each node, whose weights the reward alone sets.
-
 ==================  ============================================================================
 here                meaning, unit
 ==================  ============================================================================
@@ -20,6 +16,48 @@ of the best group, and swaps one node for another as long as the expected comple
 
 Source: SAS and SAS-RL (Tairin and Shen, ICPP'23): groups of similar nodes, least completion time.
 Their clustering, features and learning were not published: the swaps are ours.
+
+Free shares of nodes: forecasts and possible futures from recorded shares.
+
+==================  ============================================================================
+here                meaning, unit
+==================  ============================================================================
+``shares``     A    free share of each node over time. [fraction]
+``usual``      m    mean share of a node at that time of the day. [fraction]
+``persistence`` p   of a node's departure from it, from one slot to the next. [fraction]
+==================  ============================================================================
+
+    forecast  F_i(t + h) = m_i(t + h) + p_i^h (A_i(t) - m_i(t))
+
+A future is the forecast plus what a past stretch of the record departed from its own forecast,
+of all nodes at once, cut to [0, 1]: nodes that filled together then fill together in it, and
+errors that last do last. Nothing is drawn from a curve. Source: SAS (Tairin and Shen, ICPP'23)
+forecasts amounts with their probabilities per node and slot; how was not published, so this is
+our own.
+
+Ways of choosing nodes, and what each would have brought on days that it had not seen.
+
+=========================  =====================================================================
+way                        nodes
+=========================  =====================================================================
+freest now                 most is free of them in this slot
+freest by forecast         in the mean of the forecast, over four times the job's length
+freest over futures        in the mean of possible futures, over eight times the job's length
+groups and swaps           the best of like nodes, and swaps that shorten the expected completion
+usually freest             in the mean of the record
+=========================  =====================================================================
+
+A job that arrives in a slot starts with the next one, and waits for the slowest of its nodes.
+What was free then is recorded; only the job is played: it is small beside the cluster. The ways
+before the last two differ by little, and which is best depends on the cluster and on the job's
+length: so they are judged on the later half of a record, each with what the earlier half told.
+
+A policy that is learned (SAS-RL): a score of each node, whose weights the reward alone sets.
+
+Arrivals of the record are played; a policy places workers on the nodes of the largest scores,
+linear in what is seen of a node, and is rewarded by -ln(time / work). The weights are searched
+by the cross-entropy method: draws about a mean, which moves to the best of them. What SAS-RL's
+policy sees and how it is trained was not published: this is our own.
 """
 
 from __future__ import annotations
@@ -36,25 +74,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from advisor.planners.core import refused
 from advisor.planners.links import loss_to_slowest
-
-# Free shares of nodes: forecasts and possible futures from recorded shares.
-#
-# ==================  ============================================================================
-# here                meaning, unit
-# ==================  ============================================================================
-# ``shares``     A    free share of each node over time. [fraction]
-# ``usual``      m    mean share of a node at that time of the day. [fraction]
-# ``persistence`` p   of a node's departure from it, from one slot to the next. [fraction]
-# ==================  ============================================================================
-#
-#     forecast  F_i(t + h) = m_i(t + h) + p_i^h (A_i(t) - m_i(t))
-#
-# A future is the forecast plus what a past stretch of the record departed from its own forecast,
-# of all nodes at once, cut to [0, 1]: nodes that filled together then fill together in it, and
-# errors that last do last. Nothing is drawn from a curve. Source: SAS (Tairin and Shen, ICPP'23)
-# forecasts amounts with their probabilities per node and slot; how was not published, so this is
-# our own.
-
 
 Shares = NDArray[np.float64]
 
@@ -192,21 +211,19 @@ def groups(possible: Shares, count: int) -> list[tuple[int, ...]]:
 
     ``possible``: shape (draws, horizon, nodes).
     """
+    from scipy.cluster.hierarchy import cut_tree, ward
+
     features = np.stack([possible.mean(axis=(0, 1)), possible.std(axis=(0, 1))], axis=1)
-    found: list[tuple[int, ...]] = [(k,) for k in range(len(features))]
-    while len(found) > max(count, 1):
-        pairs = [(i, j) for i in range(len(found)) for j in range(i + 1, len(found))]
-        i, j = min(pairs, key=lambda ij: _ward(features, found[ij[0]], found[ij[1]]))
-        found[i] = tuple(sorted(found[i] + found[j]))
-        del found[j]
-    return found
+    group = cut_tree(ward(features), max(count, 1))[:, 0]
+    return sorted(tuple(np.flatnonzero(group == one).tolist()) for one in np.unique(group))
 
 
-def _ward(features: Shares, one: tuple[int, ...], other: tuple[int, ...]) -> float:
-    """Return what joining two groups adds to the squares within."""
-    apart = features[list(one)].mean(axis=0) - features[list(other)].mean(axis=0)
-    weight = len(one) * len(other) / (len(one) + len(other))
-    return float(weight * (apart**2).sum())
+def _check_job(workers: int, nodes: int, work: float) -> None:
+    if not 1 <= workers <= nodes or not 0 < work < np.inf:
+        raise refused(
+            f"{workers} workers on {nodes} nodes for {work:g} slots are out of range",
+            "give as many workers as there are nodes, or fewer",
+        )
 
 
 def choose(possible: Shares, *, workers: int, work: float) -> Placement:
@@ -218,11 +235,7 @@ def choose(possible: Shares, *, workers: int, work: float) -> Placement:
     Raises PlanningError if there are fewer nodes than workers, or no work.
     """
     nodes = possible.shape[2]
-    if not 1 <= workers <= nodes or not work > 0:
-        raise refused(
-            f"{workers} workers on {nodes} nodes for {work:g} slots are out of range",
-            "give as many workers as there are nodes, or fewer",
-        )
+    _check_job(workers, nodes, work)
 
     def expected(chosen: tuple[int, ...]) -> float:
         return float(completion_slots(possible, chosen, work).mean())
@@ -276,24 +289,6 @@ def placement(
     )
 
 
-# Ways of choosing nodes, and what each would have brought on days that it had not seen.
-#
-# =========================  =====================================================================
-# way                        nodes
-# =========================  =====================================================================
-# freest now                 most is free of them in this slot
-# freest by forecast         in the mean of the forecast, over four times the job's length
-# freest over futures        in the mean of possible futures, over eight times the job's length
-# groups and swaps           the best of like nodes, and swaps that shorten the expected completion
-# usually freest             in the mean of the record
-# =========================  =====================================================================
-#
-# A job that arrives in a slot starts with the next one, and waits for the slowest of its nodes.
-# What was free then is recorded; only the job is played: it is small beside the cluster. The ways
-# before the last two differ by little, and which is best depends on the cluster and on the job's
-# length: so they are judged on the later half of a record, each with what the earlier half told.
-
-
 DRAWS: Final = 60
 MOST_ARRIVALS: Final = 72
 _MOST_CHOICES: Final = 2000
@@ -323,11 +318,7 @@ class Arrival:
         Raises PlanningError if there are fewer nodes than workers, no work, or the record is too
         short.
         """
-        if not 1 <= workers <= history.nodes or not 0 < work < np.inf:
-            raise refused(
-                f"{workers} workers on {history.nodes} nodes for {work:g} slots are out of range",
-                "give as many workers as there are nodes, or fewer",
-            )
+        _check_job(workers, history.nodes, work)
         horizon = min(max(int(_LOOK_AHEAD * work), 1), len(history.shares) // 2)
         possible = futures(history, now, slot=slot, horizon=horizon, draws=draws, seed=slot)
         return cls(
@@ -484,14 +475,6 @@ def chosen_of(past: Mapping[str, NDArray[np.float64]]) -> str:
     """Return the way of the least mean time on days left out; ``CHOSEN`` where none was judged."""
     names = [name for name in (*WAYS, LEARNED) if name in past]
     return min(names, key=lambda name: float(past[name].mean()), default=CHOSEN)
-
-
-# A policy that is learned (SAS-RL): a score of each node, whose weights the reward alone sets.
-#
-# Arrivals of the record are played; a policy places workers on the nodes of the largest scores,
-# linear in what is seen of a node, and is rewarded by -ln(time / work). The weights are searched
-# by the cross-entropy method: draws about a mean, which moves to the best of them. What SAS-RL's
-# policy sees and how it is trained was not published: this is our own.
 
 
 _AHEAD: Final = (1, 6, 24)  # slots, of the forecasts that are seen

@@ -1,7 +1,7 @@
 r"""Ways to mend a straggler, and what each costs.
 
 Further parts: similar samples of a batch: which stand for the others, and what choosing them
-takes; the spread of the ranks of one job, and how much of it stays from step to step.
+takes.
 
 ======================  =========================================================================
 here                    meaning, unit
@@ -33,6 +33,32 @@ batch meanwhile; the others wait for it then only (``sent_less``).
 
 SMS's own paper was not found: its three mechanisms (who will be slow, similar samples in groups,
 controlled transfers) are as public summaries name them; how each is done here is our own.
+
+The spread of the ranks of one job, and how much of it stays from step to step.
+
+======================  =========================================================================
+here                    meaning, unit
+======================  =========================================================================
+:math:`t_{is}`          what rank i computes for in step s: waiting for others is not in it. [s]
+:math:`r_{is}`          that over the mean of all ranks in the step
+:math:`a_i`             mean of a rank's r over the steps, less 1: what stays with the rank
+:math:`e_{is}`          what is left: it comes and goes, with correlation rho from step to step
+:math:`\sigma_a, \sigma_e`  their standard deviations over ranks, and over ranks and steps
+======================  =========================================================================
+
+Dividing by the mean of n ranks takes 1/n of the variance away, which is given back. Of the
+variance of the rank means, what passing noise leaves in a mean of S steps is taken off:
+
+.. math::
+    \sigma_a^2 = \frac{1}{n - 1} \sum_i a_i^2 - \frac{\sigma_e^2}{S} \frac{1 + \rho}{1 - \rho}
+
+A synchronous step waits for the slowest rank: for K ranks like these it takes :math:`1 +
+\sqrt{\sigma_a^2 + \sigma_e^2}\, E[\max_K]` of the mean (``links.gradients``), since the mean
+over many draws of ranks does not know which part stays.
+
+References
+----------
+.. [1] Alibaba cluster-trace-gpu-v2020, mini-batch times of ten workers a job.
 """
 
 from __future__ import annotations
@@ -253,8 +279,6 @@ def sent_less(ranks: UnlikeRanks, every: ArrayLike) -> Mended:
     return ranks.mended(now / len(ranks.own_s), ranks.batches, kept=kept)
 
 
-# Similar samples of a batch: which stand for the others, and what choosing them takes.
-
 # What a sample that is dropped costs beside the distances: calls of numpy, and rows that are
 # searched anew (lab/experiments/stragglers.py selection, 2026-11-24). [s], [s a sample]
 _DROP_S: Final = 4.5e-6
@@ -334,33 +358,6 @@ def _whole(wanted: Array, total: int) -> Array:
     return np.asarray(floors)
 
 
-# The spread of the ranks of one job, and how much of it stays from step to step.
-#
-# ======================  =========================================================================
-# here                    meaning, unit
-# ======================  =========================================================================
-# :math:`t_{is}`          what rank i computes for in step s: waiting for others is not in it. [s]
-# :math:`r_{is}`          that over the mean of all ranks in the step
-# :math:`a_i`             mean of a rank's r over the steps, less 1: what stays with the rank
-# :math:`e_{is}`          what is left: it comes and goes, with correlation rho from step to step
-# :math:`\sigma_a, \sigma_e`  their standard deviations over ranks, and over ranks and steps
-# ======================  =========================================================================
-#
-# Dividing by the mean of n ranks takes 1/n of the variance away, which is given back. Of the
-# variance of the rank means, what passing noise leaves in a mean of S steps is taken off:
-#
-# .. math::
-#     \sigma_a^2 = \frac{1}{n - 1} \sum_i a_i^2 - \frac{\sigma_e^2}{S} \frac{1 + \rho}{1 - \rho}
-#
-# A synchronous step waits for the slowest rank: for K ranks like these it takes :math:`1 +
-# \sqrt{\sigma_a^2 + \sigma_e^2}\, E[\max_K]` of the mean (``links.gradients``), since the mean
-# over many draws of ranks does not know which part stays.
-#
-# References
-# ----------
-# .. [1] Alibaba cluster-trace-gpu-v2020, mini-batch times of ten workers a job.
-
-
 FEWEST_STEPS: Final = 30
 # Ranks that the prior's variance between ranks counts as: published jobs lie orders of magnitude
 # apart (medians of .014 to 3.05 over 80 jobs of [1]_): a few ranks of one's own outweigh it.
@@ -385,13 +382,11 @@ class RankSpread:
         if not (is_known and self.ranks > 1 and self.steps > 0):
             raise ValueError(f"impossible spread of ranks: {self}")
 
-    @property
-    def sd_fraction(self) -> float:
-        """Standard deviation over workers of one step's compute, as a fraction of it."""
-        return float(np.hypot(self.staying_fraction, self.passing_fraction))
-
     def with_prior(self, prior_fraction: float) -> float:
-        """Return the same where what stays, seen on few ranks, is joined with a prior's."""
+        """Return the standard deviation over workers of one step's compute, as a fraction of it.
+
+        What stays, seen on few ranks, is joined with a prior's.
+        """
         known = self.ranks - 1
         staying = known * self.staying_fraction**2 + PRIOR_RANKS * prior_fraction**2
         return float(np.sqrt(self.passing_fraction**2 + staying / (known + PRIOR_RANKS)))

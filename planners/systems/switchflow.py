@@ -1,8 +1,5 @@
 """Jobs that take turns on a device: memory, rounds, preemption, and the shared bill.
 
-Further parts: the slowdown of jobs beside others whose kernels take turns on the same device;
-pairs that were measured: the law, corrected by what it misses of pairs that are alike.
-
 ==================  ============================================================================
 here                meaning, unit
 ==================  ============================================================================
@@ -21,6 +18,39 @@ Published checks: two ResNet-50 of batch 16 on a V100 share 226 images/s as 116 
 input gains at most i / (i + c); weights moved over PCIe 3 x16 take 27 ms + w / 12.7 GiB/s (least
 squares on the paper's eight models: within 4 % for the two VGGs, 0.73 to 1.66 times the others).
 Source: SwitchFlow (Wu et al.). At most three models on a device, as there: ``MOST_JOBS``.
+
+The slowdown of jobs beside others whose kernels take turns on the same device.
+
+================  ============================================================================
+here              meaning, unit
+================  ============================================================================
+``busy_fraction`` u share of a job's step, alone, in which its kernels run. [fraction]
+``kernel_s``    L mean time of one of its kernels. [s]
+``exposure``    v kernels of a job a second, v = u / L: how often it queues for the device. [1/s]
+``pressure``    a kernel time met in the queue, a = u x L: chance to find it times length. [s]
+``rate``        r rate beside others over the rate alone. [fraction]
+================  ============================================================================
+
+    1 / r_i = 1 + v_i x sum over j != i of a_j
+
+Each kernel of i that finds one of j running waits for it, so small kernels lose to large ones,
+and two equal jobs that each fill the device get half of it. A job of which two numbers are
+known, from its recording (u and L) or from pairs that were measured (v and a), has a rate beside
+any other.
+
+From measured pairs ln(1/r - 1) = ln v_i + ln a_j is linear: ``fit`` solves it by ridge
+regression. Sources: Gavel's measured pairs (Narayanan et al., OSDI'20; ``advisor validate
+colocation``); the law is ours, and SwitchFlow's two ResNet-50s (226 to 116 images/s each) are
+its case u = 1.
+
+Pairs that were measured: the law, corrected by what it misses of pairs that are alike.
+
+The law has two numbers a job. What it misses of a pair (i, j) is much the same for (k, j) where
+job k departs from the law beside the others as i does, and for (i, k) where k is met as j is.
+Each such neighbour, and the law itself, is one estimate with a variance: the spread of the two
+jobs' difference over the partners that both were measured with, drawn to the spread of all
+where these are few. Estimates are weighted by 1 / variance^3: nearest neighbours where a job
+has near ones, the law where it has none.
 """
 
 from __future__ import annotations
@@ -165,31 +195,6 @@ def pair_bill(alone_s: Sequence[float], rates: Sequence[float]) -> Shared:
     )
 
 
-# The slowdown of jobs beside others whose kernels take turns on the same device.
-#
-# ================  ============================================================================
-# here              meaning, unit
-# ================  ============================================================================
-# ``busy_fraction`` u share of a job's step, alone, in which its kernels run. [fraction]
-# ``kernel_s``    L mean time of one of its kernels. [s]
-# ``exposure``    v kernels of a job a second, v = u / L: how often it queues for the device. [1/s]
-# ``pressure``    a kernel time met in the queue, a = u x L: chance to find it times length. [s]
-# ``rate``        r rate beside others over the rate alone. [fraction]
-# ================  ============================================================================
-#
-#     1 / r_i = 1 + v_i x sum over j != i of a_j
-#
-# Each kernel of i that finds one of j running waits for it, so small kernels lose to large ones,
-# and two equal jobs that each fill the device get half of it. A job of which two numbers are
-# known, from its recording (u and L) or from pairs that were measured (v and a), has a rate beside
-# any other.
-#
-# From measured pairs ln(1/r - 1) = ln v_i + ln a_j is linear: ``fit`` solves it by ridge
-# regression. Sources: Gavel's measured pairs (Narayanan et al., OSDI'20; ``advisor validate
-# colocation``); the law is ours, and SwitchFlow's two ResNet-50s (226 to 116 images/s each) are
-# its case u = 1.
-
-
 # Rates above 1 / (1 + 0.03) cannot be told from no interference at all: what repeats scatter by.
 _LEAST_SLOWDOWN: Final = 0.03
 # In units of one measured pair: a job seen in one pair only is drawn halfway to the mean job.
@@ -301,15 +306,6 @@ def fit(pairs: Sequence[MeasuredPair]) -> Mapping[str, Sharer]:
         for name, k in place.items()
     }
 
-
-# Pairs that were measured: the law, corrected by what it misses of pairs that are alike.
-#
-# The law has two numbers a job. What it misses of a pair (i, j) is much the same for (k, j) where
-# job k departs from the law beside the others as i does, and for (i, k) where k is met as j is.
-# Each such neighbour, and the law itself, is one estimate with a variance: the spread of the two
-# jobs' difference over the partners that both were measured with, drawn to the spread of all
-# where these are few. Estimates are weighted by 1 / variance^3: nearest neighbours where a job
-# has near ones, the law where it has none.
 
 # Differences as wide as all pairs' that every neighbour starts from, and what draws the mean
 # difference of two jobs to none; in partners that both were measured with. Which neighbours are

@@ -190,6 +190,3 @@ def borrow(
         loss_fraction=rate / PAGE_BYTES * page_s,
         is_least=memory_bytes < float(curve.touched_bytes[0]),
     )  # fmt: skip
-
-
-# Memory that a program holds and does not touch: what may be taken, and what that costs.

@@ -1,7 +1,5 @@
 """Pipelines whose stages are unequal groups of GPUs over unequal links (Zorse).
 
-Further parts: a pipeline of unlike data-parallel groups over a recorded model's units.
-
 | here                 | Zorse  | meaning                                                         |
 |----------------------|--------|-----------------------------------------------------------------|
 | ``forward_s``        | t_f    | forward of one layer for one micro-batch on a GPU [s]           |
@@ -21,6 +19,26 @@ ministages unsharded and not all its layers. All times are seconds: upstream div
 collective times by 1000 and compares them with milliseconds, which makes them vanish.
 Source: Zorse (MLSys'26); repository benson-guo/zorse, MIT, ``zorse_planner.py`` and
 ``zorse_optimizer``; its golden plans are reproduced exactly in the tests.
+
+A pipeline of unlike data-parallel groups over a recorded model's units.
+
+| here    | Zorse, Alpa | meaning                                                         |
+|---------|-------------|-----------------------------------------------------------------|
+| ``M``   | m           | micro-batches of a step                                         |
+| ``n_i`` | n_i         | of them those of worker i of its group, by speed                |
+| ``t_i`` | T           | forward and backward of one micro-batch of a group's units on i |
+
+Groups are machines between which only the slow links lie (``planners.links.collectives``); a
+group shares the micro-batches out by speed, and the units are cut so that the groups need
+equally long:
+
+    core_g = max_i n_i t_i,   step = max_g core_g + sum over the other groups of t + exposed
+
+The cut is that of ``partition`` on core_g / M, the steady state. With one worker a group
+this is its objective: sum of the stages and (M-1) times the slowest. Zorse's planner
+(above) does the same for equal layers with several stages a group; unlike
+layers (a CNN) are cut here.
+Sources: Zorse (MLSys'26) for the grouping, Alpa (OSDI'22) for the cut.
 """
 
 from __future__ import annotations
@@ -359,27 +377,6 @@ def order_groups(groups: Sequence[PipelineGroup], bytes_per_s: Floats) -> list[i
         left = [i for i in range(len(groups)) if i not in order]
         order.append(max(left, key=lambda i: (bytes_per_s[order[-1], i], -i)))
     return order
-
-
-# A pipeline of unlike data-parallel groups over a recorded model's units.
-#
-# | here    | Zorse, Alpa | meaning                                                         |
-# |---------|-------------|-----------------------------------------------------------------|
-# | ``M``   | m           | micro-batches of a step                                         |
-# | ``n_i`` | n_i         | of them those of worker i of its group, by speed                |
-# | ``t_i`` | T           | forward and backward of one micro-batch of a group's units on i |
-#
-# Groups are machines between which only the slow links lie (``planners.links.collectives``); a
-# group shares the micro-batches out by speed, and the units are cut so that the groups need
-# equally long:
-#
-#     core_g = max_i n_i t_i,   step = max_g core_g + sum over the other groups of t + exposed
-#
-# The cut is that of ``partition`` on core_g / M, the steady state. With one worker a group
-# this is its objective: sum of the stages and (M-1) times the slowest. Zorse's planner
-# (above) does the same for equal layers with several stages a group; unlike
-# layers (a CNN) are cut here.
-# Sources: Zorse (MLSys'26) for the grouping, Alpa (OSDI'22) for the cut.
 
 
 # Orders of up to so many groups are all tried; beyond, the fastest come first.

@@ -30,9 +30,6 @@ from advisor.collectors import bounded
 from advisor.planners.queueing import Column, JobTable, OpenJobs
 from advisor.records.traces import TraceError, in_range
 
-# Rows of what a shared cluster ran, whichever program wrote them.
-
-
 NOT_ENDED: Final = "that have not ended"
 
 
@@ -102,9 +99,6 @@ def date_s(where: str, value: str) -> float:
         raise TraceError(
             f"{where}: cannot read {value!r} as a date", hint="write 2026-11-21T09:30:00"
         ) from None
-
-
-# Jobs of a Kubernetes cluster from what ``kubectl`` says of its jobs or pods.
 
 
 DEVICE_RESOURCE: Final = re.compile(r".+/(gpu|mig-.+|tpu|neuron|habana.*)$")
@@ -177,9 +171,6 @@ def _container_devices(spec: Mapping[str, Any]) -> int:
         asked = resources.get("limits") or resources.get("requests") or {}
         total += sum(int(n) for name, n in asked.items() if DEVICE_RESOURCE.fullmatch(name))
     return total
-
-
-# Jobs of a Slurm cluster from an export of ``sacct``.
 
 
 GRES: Final = re.compile(r"(?:^|,)(?:gres/)?gpu(?::(?P<kind>[^=:,]+))?[=:](?P<count>\d+)")

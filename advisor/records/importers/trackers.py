@@ -5,6 +5,37 @@ that ``log_system_metrics`` writes: network counters are megabytes since the sta
 CPU is percent of all cores, whose number MLflow does not keep: it is that of the machine that the
 user names. A run that has not ended was killed, or still runs: its time so far is a lower bound
 (``censored``).
+
+Runs of a Hugging Face ``Trainer``: ``trainer_state.json``, with its metrics if they lie beside.
+
+A folder with ``trainer_state.json`` (also in a ``checkpoint-*`` folder), or folders of such
+folders. The time is ``train_runtime`` of the closing entry of ``log_history``; a state without
+one did not end: where its metrics do not tell either, the run is refused. ``all_results.json``
+adds the memory that ``skip_memory_metrics=False`` records.
+
+A table of one's own: a CSV file with a run a row.
+
+``time_s`` is needed. Understood besides: ``run`` (a name), ``program`` (runs of one program are
+siblings), ``machine`` (``"2 x aws:g5.xlarge"``, a type of the catalogue), ``price_usd_per_h``
+(of one machine), ``cost_usd`` and ``status`` (ok, failed, oom, censored). Every other column is
+a setting of the job.
+
+TensorBoard's event files, read with TensorBoard's own reader: a folder of them is a run.
+
+A run began with its first event and took until its last: nothing says whether it was done then.
+Settings are those that ``add_hparams`` wrote. Steps per second come from the steps of the
+scalars; the processor's load from a scalar called ``.../cpu_percent`` (percent of all cores,
+whose number is that of the machine that the user names), as Lightning's ``DeviceStatsMonitor``
+writes it.
+
+Weights & Biases runs: offline runs as they are on disk, or the files that its API exports.
+
+An offline run is a folder with ``run-<id>.wandb`` (``wandb_log`` reads it). An exported one is a
+folder with ``wandb-summary.json``; ``wandb-metadata.json`` tells the machine, ``config.json``
+the settings, and ``wandb-events.jsonl`` or ``system_metrics.csv``
+(``run.history(stream="events").to_csv()``) the readings. Network counters are cumulative since
+the start, CPU is percent of all cores. A run without an end was killed, or still runs: its time
+so far is a lower bound (``censored``).
 """
 
 from __future__ import annotations
@@ -188,14 +219,6 @@ def _history(client: Any, run_id: str, name: str, began_s: float) -> tuple[Float
     return table[:, 0] / 1e3 - began_s, table[:, 1]
 
 
-# Runs of a Hugging Face ``Trainer``: ``trainer_state.json``, with its metrics if they lie beside.
-#
-# A folder with ``trainer_state.json`` (also in a ``checkpoint-*`` folder), or folders of such
-# folders. The time is ``train_runtime`` of the closing entry of ``log_history``; a state without
-# one did not end: where its metrics do not tell either, the run is refused. ``all_results.json``
-# adds the memory that ``skip_memory_metrics=False`` records.
-
-
 STATE: Final = "trainer_state.json"
 _OBSERVED: Final = {
     "train_samples_per_second": "samples_per_s",
@@ -259,14 +282,6 @@ def _closing(state: dict[str, Any]) -> dict[str, Any]:
     entries = entries if isinstance(entries, list) else []
     ends = (e for e in reversed(entries) if isinstance(e, dict) and "train_runtime" in e)
     return next(ends, {})
-
-
-# A table of one's own: a CSV file with a run a row.
-#
-# ``time_s`` is needed. Understood besides: ``run`` (a name), ``program`` (runs of one program are
-# siblings), ``machine`` (``"2 x aws:g5.xlarge"``, a type of the catalogue), ``price_usd_per_h``
-# (of one machine), ``cost_usd`` and ``status`` (ok, failed, oom, censored). Every other column is
-# a setting of the job.
 
 
 _OWN: Final = frozenset(
@@ -340,15 +355,6 @@ def _named(name: str) -> Instances:
 @cache
 def _catalogue() -> Catalogue:
     return Catalogue.load()
-
-
-# TensorBoard's event files, read with TensorBoard's own reader: a folder of them is a run.
-#
-# A run began with its first event and took until its last: nothing says whether it was done then.
-# Settings are those that ``add_hparams`` wrote. Steps per second come from the steps of the
-# scalars; the processor's load from a scalar called ``.../cpu_percent`` (percent of all cores,
-# whose number is that of the machine that the user names), as Lightning's ``DeviceStatsMonitor``
-# writes it.
 
 
 _PATTERN: Final = "*tfevents*"
@@ -448,16 +454,6 @@ def _series(
         t_s, _, percent = cpu[0]
         channels["cpu_cores"] = vcpus / 100.0 * gauge(t_s - began_s, percent, ticks)
     return resource_series(channels, interval_s)
-
-
-# Weights & Biases runs: offline runs as they are on disk, or the files that its API exports.
-#
-# An offline run is a folder with ``run-<id>.wandb`` (``wandb_log`` reads it). An exported one is a
-# folder with ``wandb-summary.json``; ``wandb-metadata.json`` tells the machine, ``config.json``
-# the settings, and ``wandb-events.jsonl`` or ``system_metrics.csv``
-# (``run.history(stream="events").to_csv()``) the readings. Network counters are cumulative since
-# the start, CPU is percent of all cores. A run without an end was killed, or still runs: its time
-# so far is a lower bound (``censored``).
 
 
 LOG: Final = ".wandb"
