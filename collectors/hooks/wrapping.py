@@ -21,15 +21,11 @@ import functools
 import os
 import sys
 import weakref
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
 
 from . import format as fmt
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
-    from typing import Any
-
 
 _BUCKET_BYTES = 25 * 2**20  # DistributedDataParallel's own default
 

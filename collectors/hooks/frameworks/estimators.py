@@ -8,15 +8,10 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Callable
+from typing import Any
 
-from .rounds import after, around, cores_of, limited_threads, replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from .rounds import RoundCounter
+from .rounds import RoundCounter, after, around, cores_of, limited_threads, replace
 
 _FOREST, _STAGES, _HISTOGRAM, _ADA, _PERCEPTRON, _PARTIAL = (
     "scikit-learn forest", "scikit-learn gradient boosting", "scikit-learn histogram boosting",

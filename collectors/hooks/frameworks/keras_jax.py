@@ -14,17 +14,12 @@ import threading
 import time
 import types
 import weakref
+from typing import Any
 
 from .. import format as fmt
 from ..optimizers import Optimizers
 from ..trace.frames import _forget
-from .rounds import after, around, limited_threads, replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from .rounds import RoundCounter
+from .rounds import RoundCounter, after, around, limited_threads, replace
 
 # Calls after which a function that never got its own result back is no update.
 _MOST_LOOKS = 8

@@ -10,15 +10,12 @@ import collections
 import contextlib
 import time
 import types
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import torch
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any, ClassVar
-
-    from ..trace.live_memory import LiveMemory
+from ..trace.live_memory import LiveMemory
 
 _current = [0]
 

@@ -8,6 +8,8 @@ what the script's data say, and control flow follows them.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -17,10 +19,6 @@ from ..trace.storages import key_of, tensors_in
 from ..trace.whole import local
 from . import unknown
 from .values import FEW, Notes, carry, guess_of, mapped, stand_in, taint, value_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 # Values are carried along up to so many elements, of one tensor and of all that an operator reads.
 MOST_VALUED = 1 << 20

@@ -11,17 +11,14 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import nn
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
-
-    from .mode import Rehearsal
-    from .values import Notes
+from .mode import Rehearsal
+from .values import Notes
 
 _MIB = 1 << 20
 

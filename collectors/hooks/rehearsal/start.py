@@ -13,13 +13,10 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from ..trace.frames import is_library
 from ..trace.whole import local
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 DEVICES = "ADVISOR_REHEARSED_DEVICES"
 # Steps are repeated while they are quick: loops show their length, several optimizers their order.

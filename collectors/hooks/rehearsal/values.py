@@ -13,16 +13,13 @@ import linecache
 import os
 import sys
 import weakref
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ..trace.frames import is_library, is_ours
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 FEW = 64  # unknown tensors of up to so many elements carry a guess
 _MOST_NOTES = 100

@@ -9,25 +9,20 @@ the step.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..gradient_norms import is_compiled
+from ..loaders import Loaders
+from ..optimizers import Optimizers
 from . import operators
 from .live_memory import LookedAtMemory
 from .modules import Modules
 from .storages import key_of, tensors_in
 from .whole import WholeModel
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from ..loaders import Loaders
-    from ..optimizers import Optimizers
-
 
 # Fake tensors ask it for their device; it computes nothing.
 _DEVICE: Any = torch.ops.prim.device.default

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
+from typing import Any
 
 _ARITHMETIC: dict[type, Any] = {
     ast.Add: lambda a, b: a + b,

@@ -13,17 +13,13 @@ import linecache
 import os
 import re
 import sys
+from types import FrameType
+from typing import Any
 
 from .. import format as fmt
 from .expressions import dotted
 from .libraries import NOT_COUNTED, stated_length
 from .loop_source import Exits, is_endless, turns_of_for, turns_of_while, value_of_counter
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from types import FrameType
-    from typing import Any
-
 
 _HOOKS = os.path.dirname(os.path.abspath(fmt.__file__)) + os.sep
 _STANDARD = os.path.dirname(os.path.abspath(os.__file__))

@@ -5,14 +5,10 @@ from __future__ import annotations
 import ast
 import copy
 import math
+from collections.abc import Iterator
+from typing import Any
 
 from .expressions import dotted, is_count, value_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
-
 
 _TURNS_TRIED = 1000  # of a condition that is no straight line, such as ``i % 50 == 49``
 
