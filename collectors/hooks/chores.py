@@ -160,11 +160,9 @@ class Chores:
         """Record what training together has cost, where this process does."""
         state = self._state
         if state.is_together:
-            try:
+            with state.guarded("communication"):
                 delay_ns, model = self._delay.main_ns(), state.data_parallel
                 state.communication.record(now_ns, delay_ns, state.steps, model, is_last)
-            except Exception as error:
-                state.failed("communication", error)
 
     def _by_count(self, step: int, was_traced: bool) -> None:
         torch = sys.modules.get("torch")
@@ -203,10 +201,8 @@ class Chores:
         state.fact("optimizers", optimizers=state.optimizers.facts())
         from .trace import device_choice
 
-        try:
+        with state.guarded("told"):
             state.fact("told", **device_choice.facts(state.switches, sys._getframe()))
-        except Exception as error:
-            state.failed("told", error)
         state.fact("limits", **facts(torch, state.threads_called, state.is_rank))
 
     def look_again(self) -> None:

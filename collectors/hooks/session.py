@@ -84,12 +84,10 @@ class Session(ProcessState):
 
     def optimizer_made(self, optimizer: Any) -> None:
         """Take in a new optimizer."""
-        try:
+        with self.guarded("optimizer"):
             self.settle()
             self.optimizer_made_ns = time.monotonic_ns()
             self.optimizers.made(optimizer)
-        except Exception as error:
-            self.failed("optimizer", error)
 
     def optimizer_stepped(self, optimizer: Any, *_: Any) -> None:
         """Count an optimizer's update; this is the framework's post-hook itself."""
@@ -130,7 +128,7 @@ class Session(ProcessState):
         """
         if self.is_released or self._saves >= _MOST_SAVES:
             return
-        try:
+        with self.guarded("save"):
             self.settle()
             delay_s = (self.loaders.delay.main_ns() - delay_ns) / 1e9
             took_s = (time.monotonic_ns() - begin_ns) / 1e9
@@ -141,50 +139,40 @@ class Session(ProcessState):
                 size = file.tell()
             self._saves += 1
             self.fact("saved", step=self.steps, seconds=took_s, delay_s=delay_s, bytes=size)
-        except Exception as error:
-            self.failed("save", error)
 
     def backward_begins(self) -> None:
         """Have the traced step take stock before a backward pass."""
-        try:
+        with self.guarded("backward"):
             self.deep.backward_begins()
-        except Exception as error:
-            self.failed("backward", error)
 
     def backward_ended(self) -> None:
         """Count a backward pass where no optimizer does: passes are counted by the patch."""
         if self.is_released:
             return
-        try:
+        with self.guarded("backward"):
             self._tick(fmt.CLOCK_BACKWARD)
-        except Exception as error:
-            self.failed("backward", error)
         if self.steps >= self.last_step:
             self._obey(fmt.CLOCK_BACKWARD)
 
     def batch_missing(self) -> None:
         """Note that a loader has come to its end."""
-        try:
+        with self.guarded("loader's end"):
             self.settle()
             if self.deep is not None:
                 self.deep.loader_runs(False)
             if not self.is_released:
                 self.loaders.flush()
-        except Exception as error:
-            self.failed("loader's end", error)
 
     def batch_fetched(self, iterator: Any, batch: Any, begin_ns: int, cpu_ns: int) -> None:
         """Count a loader's batch."""
         if self.is_released:
             return
-        try:
+        with self.guarded("loader"):
             if self.deep is not None:
                 self.deep.loader_runs(False)
             self.loaders.fetched(iterator, batch, begin_ns, cpu_ns)
             if self.clock <= fmt.CLOCK_LOADER:
                 self._tick(fmt.CLOCK_LOADER)
-        except Exception as error:
-            self.failed("loader", error)
         if self.clock == fmt.CLOCK_LOADER and self.steps >= self.last_step:
             self._obey(fmt.CLOCK_LOADER)
 
@@ -192,17 +180,15 @@ class Session(ProcessState):
         """Note a new pass over a loader."""
         if self.is_released:
             return
-        try:
+        with self.guarded("loader"):
             self.settle()
             self.loaders.begun(loader, iterator)
-        except Exception as error:
-            self.failed("loader", error)
 
     def marked(self, samples: int | None = None, total_steps: int | None = None) -> None:
         """Count a step by the script's own word."""
         if self.is_released:
             return
-        try:
+        with self.guarded("marker"):
             if total_steps is not None and not self._ticks[fmt.CLOCK_MARKER]:
                 self.fact("total_work", steps=int(total_steps))
             if samples is not None:
@@ -210,8 +196,6 @@ class Session(ProcessState):
                 if not self._ticks[fmt.CLOCK_MARKER]:
                     self.fact("marker", samples=int(samples))
             self._tick(fmt.CLOCK_MARKER)
-        except Exception as error:
-            self.failed("marker", error)
         if self.steps >= self.last_step:
             self._obey(fmt.CLOCK_MARKER)
 
@@ -226,12 +210,10 @@ class Session(ProcessState):
         """Count a round of a framework without torch's optimizers; see ``rounds``."""
         if self.is_released:
             return
-        try:
+        with self.guarded("round"):
             if samples:
                 self.loaders.samples = samples
             self._tick(clock, number, flags, at_ns)
-        except Exception as error:
-            self.failed("round", error)
         if self.steps >= self.last_step:
             self._obey(clock)
 
@@ -253,15 +235,13 @@ class Session(ProcessState):
 
     def arguments_parsed(self, namespace: Any) -> None:
         """Keep the numbers among the arguments that may say how long the job is, and devices."""
-        try:
+        with self.guarded("arguments"):
             self.switches.update(device_switches(namespace))
             words = ("epoch", "step", "iter", "batch", "sample", "accum")
             for name, value in vars(namespace).items():
                 is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
                 if is_number and any(word in name.lower() for word in words):
                     self.arguments[name] = value
-        except Exception as error:
-            self.failed("arguments", error)
 
     def on_release(self, undo: Callable[[], None]) -> None:
         """Have ``undo`` called when the session lets go of the script."""
@@ -400,30 +380,24 @@ class Session(ProcessState):
         is_main = threading.current_thread() is threading.main_thread()
         if fmt.CLOCK_RANK[clock] < self.rank or (action == fmt.ACTION_STOP and not is_main):
             return
-        try:
+        with self.guarded("release"):
             if clock != fmt.CLOCK_LOADER:
                 self._chores.look_again()
             self.fact("obeyed", steps=self.steps, stops=action == fmt.ACTION_STOP)
             self.release()
-        except Exception as error:
-            self.failed("release", error)
         if action == fmt.ACTION_STOP:
             raise SystemExit(0)
 
     def _at_exit(self) -> None:
         for ended in (*self.on_exit, self.release):
-            try:
+            with self.guarded("exit"):
                 ended()
-            except Exception as error:
-                self.failed("exit", error)
 
     def _forked(self) -> None:
-        try:
+        with self.guarded("fork"):
             self.forget_noted()
             self._chores.forget()
             if self.deep is not None:  # the trace is the parent's; here it only lets through
                 self.deep.abandon()
                 self.deep = None
             self.gradients.forget()
-        except Exception as error:
-            self.failed("fork", error)

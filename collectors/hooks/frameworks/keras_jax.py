@@ -109,10 +109,8 @@ class Updates:
         finally:
             self.here.function = None
         if seen.is_update is not False:
-            try:
+            with self._rounds.session.guarded("jitted call"):
                 self._called(seen, result)
-            except Exception as error:
-                self._rounds.session.failed("jitted call", error)
         return result
 
     def _compare(self, seen: Updater, args: Any, kwargs: Any) -> None:
@@ -201,10 +199,8 @@ def optax(rounds: RoundCounter, module: Any) -> None:
     def apply_updates(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
         if _made:
-            try:
+            with rounds.session.guarded("optax"):
                 _made[-1].applied(result, sys._getframe(1))
-            except Exception as error:
-                rounds.session.failed("optax", error)
         return result
 
     replace(rounds.session, module, "apply_updates", apply_updates)
