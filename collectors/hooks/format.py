@@ -19,6 +19,8 @@ import re
 import struct
 from zlib import crc32
 
+from .lineage import stat_of
+
 SCHEMA_VERSION = 1
 MAGIC = b"\xadR"
 FRAME = struct.Struct("<2sBxII")
@@ -126,11 +128,7 @@ def start_ticks(pid: int) -> int:
 
     0 where there is no ``/proc``.
     """
-    try:
-        with open("/proc/%d/stat" % pid, "rb") as file:
-            return int(file.read().rpartition(b")")[2].split()[19])
-    except (OSError, IndexError, ValueError):
-        return 0
+    return max(0, stat_of(pid, 19))
 
 
 # What can be a secret at all has one of these in it.

@@ -82,7 +82,7 @@ class Rehearsal(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.sizes_made = 0
         self.placed: dict[int, int] = {}
         self.collectives: Any = ()
-        self.exchanged: Any = None
+        self.exchanged: dict[str, tuple[int, int]] = {}  # by operator: calls, bytes
         self.kept: Any = None
         self._facts: dict[Any, Schema] = {}
         self._is_wrapper: dict[type, bool] = {FakeTensor: False, torch.nn.Parameter: False}
@@ -142,7 +142,12 @@ class Rehearsal(TorchDispatchMode):  # type: ignore[no-untyped-call]
             size = int(CollectiveOp.get_comm_tensor_size(func, result, args, kwargs))
         except Exception:  # one that moves nothing of size: a barrier, a wait
             size = 0
-        self.exchanged.add(name, size)
+        self.count(name, size)
+
+    def count(self, name: str, size: int) -> None:
+        """Count a collective over ``size`` bytes."""
+        calls, before = self.exchanged.get(name, (0, 0))
+        self.exchanged[name] = calls + 1, before + size
 
     def wraps(self, kind: type) -> bool:
         """Whether tensors of a kind hold others, which are what is fake."""
