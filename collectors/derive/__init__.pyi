@@ -19,7 +19,6 @@ from .resources import Resources as Resources
 from .resources import advised_memory_bytes as advised_memory_bytes
 from .resources import resources_of as resources_of
 from .run_list import RunLine as RunLine
-from .run_list import closing_fact as closing_fact
 from .run_list import run_lines as run_lines
 from .store import VARIABLE as VARIABLE
 from .store import Root as Root

@@ -54,6 +54,7 @@ from advisor.collectors.format import (
     rehearsed_of,
     routing_of,
     saves_of,
+    sheet_of,
     take_all,
     told_of,
 )
@@ -333,6 +334,7 @@ def _host(log: ProfilerLog, trainer: Events) -> Host:
     host, torch = noun(Host, log.header["host"]), trainer.fact("torch")
     return replace(
         host,
+        sheets=tuple(map(sheet_of, host.sheets)),
         torch_version=torch.get("version", host.torch_version),
         python_version=trainer.header.get("python", host.python_version),
         gpus=host.gpus or tuple(torch.get("cuda", ())),

@@ -12,7 +12,15 @@ from pathlib import Path
 from struct import Struct
 from typing import Any, Final, Literal
 
-from advisor.collectors.format.facts import Ended, GradientNorms, Limits, Rehearsed, Routing, Saves
+from advisor.collectors.format.facts import (
+    Ended,
+    GradientNorms,
+    Limits,
+    Rehearsed,
+    Routing,
+    Saves,
+    typed,
+)
 from advisor.collectors.format.record_files import fields
 from advisor.collectors.format.why_cpu import Told
 from advisor.collectors.hooks import format as fmt
@@ -107,34 +115,32 @@ class HostBenchmark:
     measured_at: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceSheet:
-    """What a device of this machine sustains (``advisor doctor --device-sheet``).
+# What a device of this machine sustains, by name (``advisor doctor --device-sheet``). device: cpu
+# or cuda; name: as the processor or the driver names itself; ..._flop_per_s: large products by
+# precision, on all threads, None where the device has none [flop/s]; copy_bytes_per_s: traffic,
+# read plus written, of a large copy [bytes/s]; call_s: one small call from Python, many issued in
+# a row [s]. Of processors, empty for GPUs: threads, numbers of threads, and for each of them large
+# fp32 products, the copy, and a small training step.
+Sheet = Mapping[str, Any]
+_BY_THREADS: Final = ("flop_per_s_by_threads", "bytes_per_s_by_threads", "step_s_by_threads")
+_SHEET: Final[Mapping[str, Any]] = {
+    **dict.fromkeys(("device", "name", "torch_version", "measured_at"), str),
+    **dict.fromkeys(("fp32_flop_per_s", "copy_bytes_per_s", "call_s"), float),
+    **{f"{name}_flop_per_s": float | None for name in ("tf32", "bf16", "fp16", "fp8")},
+    "threads": tuple[int, ...],
+    **dict.fromkeys(_BY_THREADS, tuple[float, ...]),
+}
+_UNSAID: Final = {
+    "torch_version": "", "measured_at": "", **dict.fromkeys(("threads", *_BY_THREADS), ()),
+}  # fmt: skip
 
-    Attributes
-    ----------
-    fp32_flop_per_s, ..., fp8_flop_per_s : float or None
-        Large products by precision, on all threads; None where the device has none. [flop/s]
+
+def sheet_of(said: Mapping[str, Any]) -> Sheet:
+    """Return a device's sheet from its JSON record.
+
+    Raises TypeError or KeyError if something is missing, or of another type.
     """
-
-    device: Literal["cpu", "cuda"]
-    name: str  # as the processor or the driver names itself
-    fp32_flop_per_s: float
-    tf32_flop_per_s: float | None
-    bf16_flop_per_s: float | None
-    fp16_flop_per_s: float | None
-    fp8_flop_per_s: float | None
-    copy_bytes_per_s: float  # traffic, read plus written, of a large copy [bytes/s]
-    call_s: float  # one small call from Python, many issued in a row [s]
-    # processors: the numbers of threads of the three lists below; empty for GPUs
-    threads: tuple[int, ...] = ()
-    # flop_per_s_by_threads, bytes_per_s_by_threads, step_s_by_threads: large fp32 products
-    # [flop/s], copy [bytes/s], a small training step [s]
-    flop_per_s_by_threads: tuple[float, ...] = ()
-    bytes_per_s_by_threads: tuple[float, ...] = ()
-    step_s_by_threads: tuple[float, ...] = ()
-    torch_version: str = ""
-    measured_at: str = ""
+    return {name: typed(hint, {**_UNSAID, **said}[name]) for name, hint in _SHEET.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +162,7 @@ class Host:
     python_version: str
     torch_version: str | None
     benchmark: HostBenchmark | None = None
-    sheets: tuple[DeviceSheet, ...] = ()
+    sheets: tuple[Sheet, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Final
 
 from advisor.collectors.derive import (
-    closing_fact,
     install_hint,
     recording,
     recording_problem,
@@ -26,12 +25,10 @@ from advisor.collectors.derive import (
     summary_record,
     summary_text,
 )
-from advisor.collectors.errors import RecordingError
 from advisor.collectors.format import (
     PROFILER_FILE,
     Appender,
     Ended,
-    Recording,
     machine,
     store_key,
     stored_command,
@@ -131,7 +128,6 @@ class Agent:
         self._has_seen_enough = False  # of a process that is somebody else's: it is let be
         self._is_detached = False
         self._warned: set[str] = set()
-        self._seen: Recording | None = None  # once it has ended
         self._has_unhooked = False  # a Python process in which no hooks can come up
         self._first_seen: dict[int, float] = {}
 
@@ -344,16 +340,7 @@ class Agent:
         }
         self._log.write_json(fmt.END, end)
         self._sync()
-        self._close_with_line()
         self._log.close()
-
-    def _close_with_line(self) -> None:
-        """Leave what a listing shows at the end of the file: it need not read the rest."""
-        try:
-            self._seen = recording(self._run)
-        except (RecordingError, OSError):  # the disk was full, or somebody has deleted the run
-            return
-        self._log.write_json(fmt.FACT, closing_fact(self._seen))
 
     def _survivors(self) -> int:
         """Return how many processes still run when those that end with the command have ended."""
@@ -369,7 +356,7 @@ class Agent:
         """Say what was learned: read back from the files, like every later reader."""
         if self._plan.summary == "none":
             return
-        seen = self._seen or recording(self._run)
+        seen = recording(self._run)
         if self._plan.summary == "json":
             write(1, json.dumps(summary_record(seen)) + "\n")
         else:

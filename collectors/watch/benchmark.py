@@ -22,7 +22,7 @@ from typing import Any, Final
 from advisor.collectors import atomic
 from advisor.collectors.atomic import cache_folder
 from advisor.collectors.errors import RecordingError, bytes_text
-from advisor.collectors.format import DeviceSheet, Host, HostBenchmark, noun
+from advisor.collectors.format import Host, HostBenchmark, Sheet, sheet_of
 from advisor.collectors.watch import host
 from advisor.collectors.watch.host import Groups, cpu_model, usable_cpus
 
@@ -225,7 +225,7 @@ _STEP_WIDTH: Final = 512
 _STEP_BATCH: Final = 256
 
 
-def measured_devices() -> list[DeviceSheet]:
+def measured_devices() -> list[Sheet]:
     """Measure the processor, then each kind of CUDA device that PyTorch sees."""
     import torch
 
@@ -236,29 +236,29 @@ def measured_devices() -> list[DeviceSheet]:
     return sheets + [_sheet("cuda", name, f"cuda:{index}") for name, index in names.items()]
 
 
-def _sheet(kind: str, name: str, device: str) -> DeviceSheet:
+def _sheet(kind: str, name: str, device: str) -> Sheet:
     import torch
 
     threads = _thread_counts() if kind == "cpu" else []
     by_threads = [_with_threads(number, device) for number in threads]
     most = torch.get_num_threads() if kind == "cuda" else threads[-1]
     with _threads(most):
-        return DeviceSheet(
-            device="cuda" if kind == "cuda" else "cpu",
-            name=name,
-            fp32_flop_per_s=_product(device, "float32"),
-            tf32_flop_per_s=_tf32(device) if kind == "cuda" else None,
-            fp8_flop_per_s=_fp8(device) if kind == "cuda" else None,
-            copy_bytes_per_s=_copy(device),
-            call_s=_call_s(device),
-            threads=tuple(threads),
-            flop_per_s_by_threads=tuple(flop for flop, _, _ in by_threads),
-            bytes_per_s_by_threads=tuple(moved for _, moved, _ in by_threads),
-            step_s_by_threads=tuple(step for _, _, step in by_threads),
-            torch_version=str(torch.__version__),
-            measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        return {
+            "device": kind,
+            "name": name,
+            "fp32_flop_per_s": _product(device, "float32"),
+            "tf32_flop_per_s": _tf32(device) if kind == "cuda" else None,
+            "fp8_flop_per_s": _fp8(device) if kind == "cuda" else None,
             **{f"{p}_flop_per_s": _tried(_product, device, d) for p, d in _DTYPES.items()},
-        )
+            "copy_bytes_per_s": _copy(device),
+            "call_s": _call_s(device),
+            "threads": threads,
+            "flop_per_s_by_threads": [flop for flop, _, _ in by_threads],
+            "bytes_per_s_by_threads": [moved for _, moved, _ in by_threads],
+            "step_s_by_threads": [step for _, _, step in by_threads],
+            "torch_version": str(torch.__version__),
+            "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
 
 
 def _thread_counts() -> list[int]:
@@ -403,7 +403,7 @@ def _step_s(device: str) -> float:
 
 def print_devices() -> None:
     """Print the sheets as JSON."""
-    sys.stdout.write(json.dumps([asdict(sheet) for sheet in measured_devices()]))
+    sys.stdout.write(json.dumps(measured_devices()))
 
 
 # The user's device sheet: rates that this machine's devices sustain, measured once and kept.
@@ -419,51 +419,50 @@ def sheet_path() -> Path:
     return host.with_name(f"sheets-v{_SHEET_VERSION}-{host.name.removeprefix('host-')}")
 
 
-def cached_sheets() -> tuple[DeviceSheet, ...]:
+def cached_sheets() -> tuple[Sheet, ...]:
     """Return the remembered sheets; none where nothing was measured or it cannot be read."""
     try:
-        return tuple(noun(DeviceSheet, one) for one in json.loads(sheet_path().read_text()))
-    except (OSError, ValueError, TypeError):
+        return tuple(map(sheet_of, json.loads(sheet_path().read_text())))
+    except (OSError, ValueError, TypeError, LookupError):
         return ()
 
 
-def measure_sheets() -> tuple[DeviceSheet, ...]:
+def measure_sheets() -> tuple[Sheet, ...]:
     """Measure every device that PyTorch sees, in a process of its own, and remember the sheets.
 
     Raises RecordingError if PyTorch is not there, or the measurement fails.
     """
     try:
-        printed = run_apart(print_devices, _SHEET_PATIENCE_S)
-        sheets = tuple(noun(DeviceSheet, one) for one in printed)
+        sheets = tuple(map(sheet_of, run_apart(print_devices, _SHEET_PATIENCE_S)))
     except (OSError, ValueError, TypeError, subprocess.SubprocessError) as error:
         said = str(getattr(error, "stderr", "") or error).strip().splitlines()
         raise RecordingError(
             f"the devices could not be measured: {said[-1] if said else error}",
             hint="PyTorch must be importable by the interpreter that runs advisor",
         ) from error
-    atomic.write_text(sheet_path(), json.dumps([asdict(sheet) for sheet in sheets]))
+    atomic.write_text(sheet_path(), json.dumps(sheets))
     return sheets
 
 
-def sheet_lines(sheet: DeviceSheet) -> list[str]:
+def sheet_lines(sheet: Sheet) -> list[str]:
     """Return a sheet in words, a line each."""
     rates = [
         f"{precision} {rate / 1e12:.3g}"
         for precision in ("fp32", "tf32", "bf16", "fp16", "fp8")
-        if (rate := getattr(sheet, f"{precision}_flop_per_s"))
+        if (rate := sheet[f"{precision}_flop_per_s"])
     ]
     lines = [
-        f"{sheet.name} ({sheet.device}): products {', '.join(rates)} Tflop/s sustained",
-        f"  memory copy {sheet.copy_bytes_per_s / 1e9:.1f} GB/s, a small call takes "
-        f"{1e6 * sheet.call_s:.1f} us",
+        f"{sheet['name']} ({sheet['device']}): products {', '.join(rates)} Tflop/s sustained",
+        f"  memory copy {sheet['copy_bytes_per_s'] / 1e9:.1f} GB/s, a small call takes "
+        f"{1e6 * sheet['call_s']:.1f} us",
     ]
-    for i, threads in enumerate(sheet.threads):
+    for i, threads in enumerate(sheet["threads"]):
         lines.append(
-            f"  {threads} threads: {sheet.flop_per_s_by_threads[i] / 1e9:.0f} Gflop/s, "
-            f"{sheet.bytes_per_s_by_threads[i] / 1e9:.1f} GB/s, a small training step "
-            f"{1e3 * sheet.step_s_by_threads[i]:.2f} ms"
+            f"  {threads} threads: {sheet['flop_per_s_by_threads'][i] / 1e9:.0f} Gflop/s, "
+            f"{sheet['bytes_per_s_by_threads'][i] / 1e9:.1f} GB/s, a small training step "
+            f"{1e3 * sheet['step_s_by_threads'][i]:.2f} ms"
         )
-    return [*lines, f"  measured {sheet.measured_at}, torch {sheet.torch_version}"]
+    return [*lines, f"  measured {sheet['measured_at']}, torch {sheet['torch_version']}"]
 
 
 # The abilities of this machine to record, tried rather than assumed.

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from advisor.collectors.format import DeviceSheet, Host, HostBenchmark
+from advisor.collectors.format import Host, HostBenchmark, Sheet
 
 # A small file of the kernel's that is read again and again through one descriptor.
 
@@ -173,7 +173,7 @@ def _integer(path: Path) -> int | None:
 
 
 def describe_host(
-    *, benchmark: HostBenchmark | None = None, sheets: tuple[DeviceSheet, ...] = ()
+    *, benchmark: HostBenchmark | None = None, sheets: tuple[Sheet, ...] = ()
 ) -> Host:
     """Return this machine's description; a recording puts its script's versions in place."""
     groups = Groups.of()
