@@ -3,16 +3,13 @@ from .certainty import LENGTH_LOG_SD as LENGTH_LOG_SD
 from .certainty import MOST_RATIO as MOST_RATIO
 from .certainty import REACH as REACH
 from .certainty import SETTLED as SETTLED
-from .certainty import StopRule as StopRule
-from .certainty import Verdict as Verdict
-from .certainty import judge as judge
 from .certainty import length_log_sd as length_log_sd
 from .certainty import ratio as ratio
 from .certainty import shortfall_of as shortfall_of
 from .certainty import step_log_sd as step_log_sd
+from .certainty import waited_for as waited_for
 from .certainty import with_correction as with_correction
 from .read import recording as recording
-from .read import rule_of as rule_of
 from .read import trainer_of as trainer_of
 from .read import world_size_of as world_size_of
 from .resources import Resources as Resources

@@ -21,7 +21,6 @@ from advisor.collectors.derive import (
     install_hint,
     recording,
     recording_problem,
-    rule_of,
     summary_record,
     summary_text,
 )
@@ -114,7 +113,7 @@ class Agent:
         self._run = Path(plan.run)
         self._log = Appender(self._run / PROFILER_FILE)
         self._orders = Orders(self._run)
-        self._monitor = Monitor(self._run, rule_of(plan.options))
+        self._monitor = Monitor(self._run, plan.options.get("half_width_fraction"))
         self._tree = _tree_of(plan)
         self._sampler = Sampler(self._tree, Groups.of(plan.attached or "self"))
         self._touched = TouchedMemory() if plan.working_set else None
