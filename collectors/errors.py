@@ -96,9 +96,19 @@ _FOLDERS: Final = (
     "runs go where --runs or ADVISOR_RUNS says, the catalogue where XDG_CACHE_HOME, models where "
     "XDG_DATA_HOME says"
 )
-_FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_FORBIDDEN: Final = {errno.EROFS, errno.EACCES, errno.EPERM}
-_EXHAUSTED: Final = {errno.EMFILE, errno.ENFILE, errno.EAGAIN}
+_HINTS: Final = {
+    **dict.fromkeys(
+        (errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
+        f"free some space, or write elsewhere: {_FOLDERS}",
+    ),
+    **dict.fromkeys(
+        (errno.EROFS, errno.EACCES, errno.EPERM), f"choose a folder that you may use: {_FOLDERS}"
+    ),
+    **dict.fromkeys(
+        (errno.EMFILE, errno.ENFILE, errno.EAGAIN),
+        "end other programs, or raise the limits (ulimit)",
+    ),
+}
 _NO_MEMORY_HINT: Final = "raise the limit (ulimit -v, the container's), or ask about less at once"
 
 
@@ -126,19 +136,10 @@ def _of_the_system(error: OSError) -> RecordingError:
         return RecordingError(
             "the working folder no longer exists", hint="change to another one: cd ~"
         )
-    if error.errno in _FULL:
-        return RecordingError(
-            f"{at}{why}", hint=f"free some space, or write elsewhere: {_FOLDERS}"
-        )
-    if error.errno in _FORBIDDEN:
-        return RecordingError(f"{at}{why}", hint=f"choose a folder that you may use: {_FOLDERS}")
-    if error.errno in _EXHAUSTED:
-        return RecordingError(
-            f"{at}{why}", hint="end other programs, or raise the limits (ulimit)"
-        )
     if error.__class__.__name__ == "BadGzipFile":
         return _damaged(error)
-    return RecordingError(f"{at}{why}", hint="check the path and the disk, then try again")
+    hint = _HINTS.get(error.errno or 0, "check the path and the disk, then try again")
+    return RecordingError(f"{at}{why}", hint=hint)
 
 
 def _damaged(error: BaseException) -> RecordingError:

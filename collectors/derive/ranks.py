@@ -109,7 +109,7 @@ def _wait_s(before: CommunicationCounts, after: CommunicationCounts) -> float:
     exposed_ns = max(0, after.exchanged_ns - after.hidden_ns) if after.exchanged_ns > 0 else 0
     used_ns = after.cpu_ns - before.cpu_ns + after.delay_ns - before.delay_ns
     blocked_ns = max(0, after.t_ns - before.t_ns - used_ns)
-    return min(inside_ns + exposed_ns * (after.steps - before.steps), blocked_ns) / 1e9
+    return float(min(inside_ns + exposed_ns * (after.steps - before.steps), blocked_ns) / 1e9)
 
 
 def _per_step(counts: Sequence[CommunicationCounts], name: str) -> float | None:
@@ -117,8 +117,8 @@ def _per_step(counts: Sequence[CommunicationCounts], name: str) -> float | None:
     known = [one for one in counts if getattr(one, name) >= 0]
     if len(known) < 2 or known[-1].steps <= known[0].steps:
         return None
-    grown: int = getattr(known[-1], name) - getattr(known[0], name)
-    return max(0.0, grown / (known[-1].steps - known[0].steps))
+    grown = getattr(known[-1], name) - getattr(known[0], name)
+    return max(0.0, float(grown / (known[-1].steps - known[0].steps)))
 
 
 def communication_of(

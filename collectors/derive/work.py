@@ -156,7 +156,7 @@ def _observed(events: Events) -> float:
     counts = None if number is None else events.loaders.get(number)
     if counts is None or not counts.steps or not counts.batches:
         return 1.0
-    return counts.batches / counts.steps
+    return float(counts.batches / counts.steps)
 
 
 def batches_per_step(events: Events) -> float:

@@ -23,7 +23,7 @@ LoaderCounts = namedtuple(
     "LoaderCounts",
     "iterators steps batches samples inside_ns inside_cpu_ns workers_cpu_ns workers_delay_ns "
     "helpers_delay_ns",
-    defaults=(0,) * 9,
+    defaults=(0, 0, 0, 0, 0, 0, 0, 0, 0),
 )
 CommunicationCounts = namedtuple(
     "CommunicationCounts",

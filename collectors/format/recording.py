@@ -6,7 +6,8 @@ The raw append-only files are the truth; everything here can be derived from the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import dataclasses
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from struct import Struct
@@ -176,7 +177,8 @@ class Reading:
     page faults that went to disk, ``minor_faults`` those that did not (0 in recordings made before
     they were read). ``run_delay_s`` is the waiting for a core of all processes,
     ``slowest_delay_s`` of whoever waited most between two readings; ``machine_cpu_s`` the
-    processor time of the whole machine as last read, None unknown.
+    processor time of the whole machine as last read, None unknown. The fields are in the order of
+    the sampler's payload.
     """
 
     t_s: float
@@ -191,11 +193,11 @@ class Reading:
     network_sent_bytes: int
     throttled_s: float
     pressure_fraction: float | None
+    stolen_s: float = 0.0
+    major_faults: int = 0
     gpu_fraction: float | None = None
     gpu_memory_bytes: int | None = None
     gpu_power_w: float | None = None
-    stolen_s: float = 0.0
-    major_faults: int = 0
     gpu_clock_mhz: float | None = None
     gpu_received_bytes_per_s: float | None = None
     gpu_sent_bytes_per_s: float | None = None
@@ -468,23 +470,9 @@ class Recording:
         return {one.rank: one.wait_s for one in self.ranks}
 
 
-# The fields of the sampler's payloads (``watch.sampler`` packs them): times in ns, and below 0
-# what nobody read.
-_READING: Final = (
-    "t_s", "processes", "cpu_s", "run_delay_s", "rss_bytes", "pss_bytes", "disk_read_bytes",
-    "disk_write_bytes", "network_received_bytes", "network_sent_bytes", "throttled_s",
-    "pressure_fraction", "stolen_s", "major_faults", "gpu_fraction", "gpu_memory_bytes",
-    "gpu_power_w", "gpu_clock_mhz", "gpu_received_bytes_per_s", "gpu_sent_bytes_per_s",
-    "minor_faults", "slowest_delay_s", "machine_cpu_s",
-)  # fmt: skip
-_TOUCHED: Final = (
-    "t_s", "window_s", "touched_bytes", "resident_bytes", "processes", "held_bytes",
-)  # fmt: skip
-
-
 def read_reading(payload: bytes, start_ns: int) -> Reading:
     """Return the reading in a payload, its time counted from ``start_ns``."""
-    values = dict(_unpacked(_READING, fmt.READING_PAYLOAD, payload, start_ns))
+    values = dict(_unpacked(Reading, fmt.READING_PAYLOAD, payload, start_ns))
     return Reading(**values | {"machine_cpu_s": values["machine_cpu_s"] or None})
 
 
@@ -492,13 +480,20 @@ def read_touched(payload: bytes, start_ns: int) -> TouchedReading | None:
     """Return the window in a payload; None if it is too short to hold one."""
     if len(payload) < fmt.TOUCHED_PAYLOAD.size:
         return None
-    return TouchedReading(**dict(_unpacked(_TOUCHED, fmt.TOUCHED_PAYLOAD, payload, start_ns)))
+    return TouchedReading(
+        **dict(_unpacked(TouchedReading, fmt.TOUCHED_PAYLOAD, payload, start_ns))
+    )
 
 
 def _unpacked(
-    names: Sequence[str], layout: Struct, payload: bytes, start_ns: int
+    kind: type, layout: Struct, payload: bytes, start_ns: int
 ) -> Iterator[tuple[str, Any]]:
-    for name, value in zip(names, fields(layout, payload), strict=True):
+    """Yield the fields of a payload of the sampler's, by name, in seconds.
+
+    They are times in ns there, and below 0 what nobody read.
+    """
+    for one, value in zip(dataclasses.fields(kind), fields(layout, payload), strict=True):
+        name = one.name
         if name.endswith("_s") and not name.endswith("_per_s"):
             yield name, (value - start_ns * (name == "t_s")) / 1e9
         else:

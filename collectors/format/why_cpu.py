@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from advisor.collectors.format.events import Events
+from advisor.collectors.hooks.trace.libraries import SPREADS
 
 Edit = tuple[tuple[str, ...], tuple[str, ...]]
 
@@ -72,15 +73,9 @@ def told_of(
     )
 
 
-_WRAPPERS: Final = {
-    "FSDP": "fsdp", "FullyShardedDataParallel": "fsdp", "fully_shard": "fsdp",
-    "DistributedDataParallel": "ddp",
-}  # fmt: skip
-
-
 def _wrapped_by(spreads: Sequence[str]) -> str:
     """Return what a script wraps its model in where it names one way to, and no framework's."""
-    found = {_WRAPPERS.get(name, "") for name in spreads if name != "init_process_group"}
+    found = {SPREADS.get(name, "") for name in spreads if name != "init_process_group"}
     return found.pop() if len(found) == 1 else ""
 
 

@@ -200,23 +200,25 @@ class RecordingPlan:
 
     run: str
     command: tuple[str, ...]
-    attached: int | None = None
+    attached: int | None = None  # a process that is watched: no command is started
     limit_s: float = 120.0  # from the first step; from the start where no step can come
-    limit_steps: int | None = None
+    limit_steps: int | None = None  # exactly so many
     interval_s: float = 0.2
-    continues: bool = False
+    continues: bool = False  # the script goes on without hooks, instead of being stopped
     # options, host: kept in the recording: what was asked for, and the machine
     options: dict[str, Any] = field(default_factory=dict)
     host: dict[str, Any] = field(default_factory=dict)
     started_at: str = ""
-    progress_s: float = 5.0
+    progress_s: float = 0.0  # between progress lines on stderr; 0 for none
     progress_fd: int = -1  # where progress goes as JSON lines, -1 for nowhere
-    patience_s: float = 5.0
-    summary: Literal["none", "text", "json"] = "none"
+    patience_s: float = 5.0  # between asking the script to stop, SIGTERM and SIGKILL
+    summary: Literal["none", "text", "json"] = "none"  # text on stderr, JSON on stdout
+    # workers, bandwidth_bit_per_s: as how many ranks the command is run on this machine, and what
+    # each one's link is limited to, each way, which needs root
     workers: int = 1
     bandwidth_bit_per_s: float | None = None
-    reader: Literal["proc", "psutil"] = "proc"
-    working_set: bool = False
+    reader: Literal["proc", "psutil"] = "proc" if sys.platform == "linux" else "psutil"
+    working_set: bool = False  # how much memory is touched, too; see ``TouchedMemory``
     rehearsal: dict[str, Any] = field(default_factory=dict)  # see ``REHEARSAL``
     # the notebook whose code is the command's second word, in a folder that goes at the end; or ""
     notebook: str = ""
@@ -268,13 +270,14 @@ _LAUNCHERS: Final = ("torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec",
 _LAUNCHER_MODULES: Final = ("torch.distributed.run", "torch.distributed.launch")
 
 
-def check(command: Sequence[str], workers: int, bandwidth_bit_per_s: float | None) -> None:
+def check(plan: RecordingPlan) -> None:
     """Refuse what cannot be run as ranks on this machine.
 
     Raises RecordingError if the command starts ranks itself, or a link cannot be limited here.
     """
+    command, workers = plan.command, plan.workers
     if workers < 2:
-        if bandwidth_bit_per_s is not None:
+        if plan.bandwidth_bit_per_s is not None:
             raise RecordingError(
                 "--bandwidth limits the links between ranks, and there is one process",
                 hint="add --workers 2",
@@ -299,7 +302,7 @@ def check(command: Sequence[str], workers: int, bandwidth_bit_per_s: float | Non
                 hint="leave out --workers, or profile the script itself: "
                 f"advisor profile --workers {workers} train.py",
             )
-    if bandwidth_bit_per_s is not None and not can_make_nodes():
+    if plan.bandwidth_bit_per_s is not None and not can_make_nodes():
         raise RecordingError(
             "a link cannot be limited here: that takes root, network namespaces and "
             "the tools ip and tc (iproute2)",

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -156,11 +156,6 @@ def measure() -> HostBenchmark:
     )
 
 
-def main() -> None:
-    """Print the figures as JSON."""
-    sys.stdout.write(json.dumps(asdict(measure())))
-
-
 _VERSION = 2
 _PATIENCE_S = 30.0
 
@@ -188,7 +183,7 @@ def cached_or_measured() -> HostBenchmark | None:
 def measure_and_remember() -> HostBenchmark | None:
     """Measure in a process of its own, which leaves this one small; None if that fails."""
     try:
-        measured = HostBenchmark(**run_apart(main, _PATIENCE_S))
+        measured = HostBenchmark(**run_apart(measure, _PATIENCE_S))
     except (OSError, ValueError, TypeError, subprocess.SubprocessError):
         return None
     with contextlib.suppress(OSError):  # unwritable cache: measured again next time
@@ -196,11 +191,15 @@ def measure_and_remember() -> HostBenchmark | None:
     return measured
 
 
-def run_apart(main: Callable[[], None], patience_s: float) -> Any:
-    """Return what a module's function prints as JSON in a process of its own."""
+def run_apart(measured: Callable[[], object], patience_s: float) -> Any:
+    """Return what a module's function returns, as JSON, in a process of its own."""
     root = str(Path(sys.modules["advisor"].__path__[0]).parent)
-    call = f"from {main.__module__} import {main.__name__} as main; main()"
-    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, sys.argv[1]); {call}", root]
+    code = (
+        "import dataclasses, json, sys; sys.path.insert(0, sys.argv[1]); "
+        f"from {measured.__module__} import {measured.__name__} as measured; "
+        "print(json.dumps(measured(), default=dataclasses.asdict))"
+    )
+    command = [sys.executable, "-c", code, root]
     done = subprocess.run(command, capture_output=True, text=True, timeout=patience_s, check=True)
     return json.loads(done.stdout)
 
@@ -401,11 +400,6 @@ def _step_s(device: str) -> float:
     return _best_call_s(run, device)
 
 
-def print_devices() -> None:
-    """Print the sheets as JSON."""
-    sys.stdout.write(json.dumps(measured_devices()))
-
-
 # The user's device sheet: rates that this machine's devices sustain, measured once and kept.
 
 
@@ -433,7 +427,7 @@ def measure_sheets() -> tuple[Sheet, ...]:
     Raises RecordingError if PyTorch is not there, or the measurement fails.
     """
     try:
-        sheets = tuple(map(sheet_of, run_apart(print_devices, _SHEET_PATIENCE_S)))
+        sheets = tuple(map(sheet_of, run_apart(measured_devices, _SHEET_PATIENCE_S)))
     except (OSError, ValueError, TypeError, subprocess.SubprocessError) as error:
         said = str(getattr(error, "stderr", "") or error).strip().splitlines()
         raise RecordingError(
@@ -468,17 +462,8 @@ def sheet_lines(sheet: Sheet) -> list[str]:
 # The abilities of this machine to record, tried rather than assumed.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ability:
-    """One thing that can be recorded here, or not, and what that means."""
-
-    what: str
-    is_there: bool
-    remark: str
-
-
-def host_abilities() -> tuple[Ability, ...]:
-    """Return what can be recorded here."""
+def host_abilities() -> list[dict[str, Any]]:
+    """Return what can be recorded here, or not, each with what that means."""
     from advisor.collectors.watch.network import (
         can_make_nodes,  # brings what starts other programs
     )
@@ -502,7 +487,7 @@ def host_abilities() -> tuple[Ability, ...]:
         ("hooks", not (sys.flags.isolated or sys.flags.ignore_environment),
          "steps, operators and total work of Python scripts"),
     )  # fmt: skip
-    return tuple(Ability(what=w, is_there=there, remark=remark) for w, there, remark in found)
+    return [{"what": what, "is_there": there, "remark": remark} for what, there, remark in found]
 
 
 def _has_cpu_clock() -> bool:

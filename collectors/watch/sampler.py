@@ -12,7 +12,6 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from advisor.collectors.format import read_touched
@@ -123,17 +122,6 @@ _LOOK_S = 0.1
 _BUSY_CORES = 0.25  # what others compute meanwhile
 
 
-@dataclass(slots=True)
-class _Slow:
-    """What is not read at every tick, as last read; -1 is unknown."""
-
-    pressure_fraction: float = -1.0
-    stolen_ns: int = 0
-    machine_cpu_ns: int = 0
-    gpu: GpuReading = field(default_factory=GpuReading)
-    with_pcie: GpuReading = field(default_factory=GpuReading)
-
-
 class Sampler:
     """Takes readings of a process tree."""
 
@@ -143,7 +131,9 @@ class Sampler:
         self._tree = tree
         self._groups = groups
         self._clock = clock
-        self._slow = _Slow()
+        # What is not read at every tick, as last read; -1 is unknown.
+        self._pressure_fraction, self._stolen_ns, self._machine_cpu_ns = -1.0, 0, 0
+        self._gpu = self._with_pcie = GpuReading()
         self._tcp = TcpCounters()
         self._gpus = Gpus()
         kinds = ("tree", "system", "network", "disk", "gpu", "pcie", "processes")
@@ -163,24 +153,26 @@ class Sampler:
         if self._is_due("network", now_ns, _NETWORK_NS):
             self._tcp.update(self._tree.processes)
         if self._is_due("system", now_ns, self._system_period_ns(now_ns)):
-            self._slow.pressure_fraction = pressure_fraction(self._pressure.read())
+            self._pressure_fraction = pressure_fraction(self._pressure.read())
             stat = self._stat.read()
-            self._slow.stolen_ns = stolen_ns(stat) - self._stolen_before_ns
-            self._slow.machine_cpu_ns = busy_ns(stat)
+            self._stolen_ns = stolen_ns(stat) - self._stolen_before_ns
+            self._machine_cpu_ns = busy_ns(stat)
         if self._gpus.names and self._is_due("gpu", now_ns, _GPU_NS):
-            self._read_gpus(now_ns)
-        slow = self._slow
+            with_pcie = self._is_due("pcie", now_ns, _PCIE_NS)
+            self._gpu = self._gpus.read(self._tree.processes, with_pcie=with_pcie)
+            self._with_pcie = self._gpu if with_pcie else self._with_pcie
         usage = self._tree.read(is_full=self._is_due("disk", now_ns, _DISK_NS))
+        gpu = self._gpu
         used_bytes = self.memory.used_bytes(self._tree.processes, now_ns)
         return fmt.READING_PAYLOAD.pack(
             now_ns, usage.processes, usage.cpu_ns, usage.run_delay_ns, usage.rss_bytes,
             used_bytes, usage.read_bytes, usage.write_bytes,
             self._tcp.received_bytes, self._tcp.sent_bytes,
             max(0, self._groups.throttled_ns() - self._throttled_before_ns),
-            slow.pressure_fraction, slow.stolen_ns, usage.major_faults,
-            slow.gpu.busy_fraction, slow.gpu.memory_bytes, slow.gpu.power_w, slow.gpu.clock_mhz,
-            slow.with_pcie.received_bytes_per_s, slow.with_pcie.sent_bytes_per_s,
-            usage.minor_faults, usage.slowest_ns, slow.machine_cpu_ns,
+            self._pressure_fraction, self._stolen_ns, usage.major_faults,
+            gpu.busy_fraction, gpu.memory_bytes, gpu.power_w, gpu.clock_mhz,
+            self._with_pcie.received_bytes_per_s, self._with_pcie.sent_bytes_per_s,
+            usage.minor_faults, usage.slowest_ns, self._machine_cpu_ns,
         )  # fmt: skip
 
     def of_processes(self) -> Iterator[bytes]:
@@ -234,12 +226,6 @@ class Sampler:
         begin_ns, busy_before_ns = self._clock(), self.machine_cpu_ns()
         pause(_LOOK_S)
         return self.machine_cpu_ns() - busy_before_ns > _BUSY_CORES * (self._clock() - begin_ns)
-
-    def _read_gpus(self, now_ns: int) -> None:
-        with_pcie = self._is_due("pcie", now_ns, _PCIE_NS)
-        self._slow.gpu = self._gpus.read(self._tree.processes, with_pcie=with_pcie)
-        if with_pcie:
-            self._slow.with_pcie = self._slow.gpu
 
 
 def pressure_fraction(content: bytes) -> float:
