@@ -33,10 +33,8 @@ _BUCKET_BYTES = 25 * 2**20  # DistributedDataParallel's own default
 
 def unpack(flat: Any, tensors: list[Any]) -> None:
     """Copy what was exchanged in one piece back into the tensors that it was made of."""
-    at = 0
-    for tensor in tensors:
-        tensor.copy_(flat[at : at + tensor.numel()].view_as(tensor))
-        at += tensor.numel()
+    for tensor, part in zip(tensors, flat.split([one.numel() for one in tensors])):
+        tensor.copy_(part.view_as(tensor))
 
 
 def buckets(tensors: list[Any]) -> list[list[Any]]:

@@ -159,11 +159,14 @@ class Updates:
             self._called(seen, result)
 
 
-def _wait(array: Any) -> None:
-    if array is not None:
-        try:
-            array.block_until_ready()
-        except Exception:  # donated in between
+def _wait(*arrays: Any) -> None:
+    """Wait for the first of the arrays that has not been donated in between."""
+    for wait in (getattr(one, "block_until_ready", None) for one in arrays):
+        if wait is not None:
+            try:
+                wait()
+            except Exception:  # donated
+                continue
             return
 
 
@@ -209,15 +212,6 @@ def optax(rounds: RoundCounter, module: Any) -> None:
 _KERAS = "Keras"
 
 
-class _Progress:
-    __slots__ = ("batch", "behind", "seen")
-
-    def __init__(self) -> None:
-        self.batch = 0
-        self.seen = 0
-        self.behind: Any = None
-
-
 def trainer(rounds: RoundCounter, module: Any) -> None:
     """See ``fit`` begin and end, and count the calls of ``train_on_batch``."""
     owner = next(
@@ -235,7 +229,7 @@ def callbacks(rounds: RoundCounter, module: Any) -> None:
     begin, epoch_begin, batch_end = (
         owner.on_train_begin, owner.on_epoch_begin, owner.on_train_batch_end,
     )  # fmt: skip
-    fit = _Progress()
+    fit = types.SimpleNamespace(batch=0, seen=0, behind=None)
 
     def on_train_begin(self: Any, *args: Any, **kwargs: Any) -> Any:
         frame = sys._getframe(1)
@@ -256,7 +250,9 @@ def callbacks(rounds: RoundCounter, module: Any) -> None:
         return epoch_begin(self, *args, **kwargs)
 
     def on_train_batch_end(self: Any, batch: Any, logs: Any = None) -> Any:
-        _wait_for_batch(fit.behind)
+        # The batch before the one just handed over: JAX returns before it has computed. So ticks
+        # have the pace of the computation, while one batch stays queued behind another.
+        _wait(*(fit.behind.values() if isinstance(fit.behind, dict) else ()))
         fit.behind = logs
         done, fit.seen = int(batch) + 1 - fit.seen, int(batch) + 1
         rounds.done(_KERAS, done, fit.batch)
@@ -265,21 +261,6 @@ def callbacks(rounds: RoundCounter, module: Any) -> None:
     replace(rounds.session, owner, "on_train_begin", on_train_begin)
     replace(rounds.session, owner, "on_epoch_begin", on_epoch_begin)
     replace(rounds.session, owner, "on_train_batch_end", on_train_batch_end)
-
-
-def _wait_for_batch(logs: Any) -> None:
-    """Wait for the batch before the one just handed over: JAX returns before it has computed.
-
-    So the ticks have the pace of the computation, while one batch stays queued behind another.
-    """
-    for value in logs.values() if isinstance(logs, dict) else ():
-        wait = getattr(value, "block_until_ready", None)
-        if wait is not None:
-            try:
-                wait()
-            except Exception:  # donated since
-                continue
-            return
 
 
 def _batch(iterator: Any) -> int:
