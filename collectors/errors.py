@@ -1,4 +1,4 @@
-"""The one error the collectors raise for what a user can cause."""
+"""The one error for what a user or the system causes; words and figures as they are printed."""
 
 from __future__ import annotations
 
@@ -21,19 +21,15 @@ class RecordingError(Exception):
         self.exit_code = exit_code
 
 
-# Text that others wrote, made safe to print: one line, nothing that a terminal obeys.
-#
-# Names of scripts, hosts, devices and layers, stop reasons and warnings come from outside. An
-# escape sequence in them could move the cursor or retitle the window, a newline could fake a
-# line of ours, and a sign for right-to-left text could show a command that is not the one
-# recorded.
-
-
 def printable(text: str) -> str:
     r"""Return the text with every sign that is not shown as itself written as an escape.
 
     These are control characters (C0, C1, line ends), signs that direct text, lone surrogates
     (bytes that are no text) and separators other than the space. Done twice it changes no more.
+    Names of scripts, hosts, devices and layers, stop reasons and warnings come from outside. An
+    escape sequence in them could move the cursor or retitle the window, a newline could fake a
+    line of ours, and a sign for right-to-left text could show a command that is not the one
+    recorded.
 
     >>> printable("new\nline\x1b[31mred.py")
     'new\\nline\\x1b[31mred.py'
@@ -87,9 +83,6 @@ def _shell_sign(sign: str) -> str:
     if sign == "\n":
         return "\\n"
     return "".join(f"\\x{byte:02x}" for byte in sign.encode(errors="surrogateescape"))
-
-
-# Refusals of the system (disk, rights, memory, damaged files) as an error and a hint.
 
 
 _FOLDERS: Final = (
@@ -169,9 +162,6 @@ def _is_working_folder_gone() -> bool:
     except FileNotFoundError:
         return True
     return False
-
-
-# Durations and sizes as a person reads them.
 
 
 def duration_text(seconds: float) -> str:

@@ -320,9 +320,6 @@ def _own_files(run: Path) -> list[Path]:
     return [*(run / name for name in named), *run.glob(EVENT_FILES)]
 
 
-# Runs that nobody ended: close those that hold something, take away those that never did.
-
-
 # Larger files hold readings: a header takes a few KiB, and is not read again and again.
 _MOST_BYTES: Final = 2**20
 # A run of an earlier version that bears no mark of its profiler: the host's benchmark, which came

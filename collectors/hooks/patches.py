@@ -67,11 +67,12 @@ def _optimizer(session: Session, module: Any) -> None:
     module.register_optimizer_step_post_hook(session.optimizer_stepped)
 
 
-# The wrappers below do their common case themselves: where caches are cold, every Python call
-# costs a microsecond.
-
-
 def _autograd(session: Session, module: Any) -> None:
+    """Count backward passes.
+
+    This wrapper, like the loaders', does its common case itself: where caches are cold, every
+    Python call costs a microsecond.
+    """
     original, rank_of_backward = module.backward, fmt.CLOCK_RANK[fmt.CLOCK_BACKWARD]
 
     def backward(*args: Any, **kwargs: Any) -> Any:

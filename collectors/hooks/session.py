@@ -49,10 +49,10 @@ _MOST_SAVES = 100
 
 
 class Session(ProcessState):
-    """What the patches call in this process.
+    """What the patches call in this process: an exception of ours gets out of none of it.
 
-    The clock with the highest rank that ticked is the leading one; which of several optimizers
-    completes a step is decided in ``optimizers``.
+    A stop is a SystemExit. The clock with the highest rank that ticked is the leading one; which
+    of several optimizers completes a step is decided in ``optimizers``.
 
     Attributes
     ----------
@@ -79,8 +79,6 @@ class Session(ProcessState):
         """Record a rehearsal from now on; None for a script that runs for real."""
         self.rehearsal = rehearsal
         self._chores.begin_anew()
-
-    # What the patches call. None of these lets an exception of ours out; a stop is a SystemExit.
 
     def optimizer_made(self, optimizer: Any) -> None:
         """Take in a new optimizer."""
@@ -269,8 +267,6 @@ class Session(ProcessState):
             except Exception:
                 continue
 
-    # The leading clock.
-
     def _tick(
         self,
         clock: int,
@@ -317,8 +313,6 @@ class Session(ProcessState):
             if is_due:
                 chores.run(now_ns)
                 self.gradients.run(now_ns)
-
-    # Quick steps.
 
     def be_quick(self, optimizer: Any) -> None:
         """Have the next steps only noted, if nothing can be due in them."""
@@ -368,8 +362,6 @@ class Session(ProcessState):
         self.quick_id = 0
         self._noted.clear()
         self.loaders.noted.clear()
-
-    # Stopping and forking.
 
     def _obey(self, clock: int) -> None:
         """Stop or let go, as the profiler asked for from this step on.

@@ -110,8 +110,6 @@ class Wrapping:
         self._shared: list[tuple[Any, dict[str, Any]]] = []
         self.is_off = False
 
-    # What the patches call.
-
     def optimizer_made(self, optimizer: Any) -> None:
         """Join the others with the first optimizer; take in its parameters."""
         if not self._is_on():
@@ -187,8 +185,6 @@ class Wrapping:
         if self._dist is not None and os.getpid() == self._pid and self._dist.is_initialized():
             self._dist.destroy_process_group()
         self._dist = None
-
-    # Inside.
 
     def _is_on(self) -> bool:
         return not self.is_off and os.getpid() == self._pid

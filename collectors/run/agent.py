@@ -66,14 +66,12 @@ from advisor.collectors.watch import (
     is_python,
 )
 
-# The profiler's word to the hooks: a small file, rewritten in place.
-
 
 class Orders:
     """What every hooked process of a run is to do, and from which of its steps on.
 
-    The file is written as a whole before the script starts, so that later writes need no space
-    on a disk that has become full.
+    The small file is written as a whole before the script starts, and rewritten in place: later
+    writes need no space on a disk that has become full.
     """
 
     def __init__(self, run: Path) -> None:
@@ -192,8 +190,6 @@ class Agent:
         }
         self._log.write_json(fmt.HEADER, header)
 
-    # The loop.
-
     def _watch(self) -> None:
         due = dict.fromkeys(("reading", "check", "sync", "show"), 0.0)
         while self._child.code is None:
@@ -283,8 +279,6 @@ class Agent:
         if not self._plan.continues:
             self._escalation.begin(from_step)
 
-    # What is said.
-
     def _warn(self, text: str) -> None:
         if text not in self._warned:
             self._warned.add(text)
@@ -309,8 +303,6 @@ class Agent:
         self._log.sync()
         for path in self._monitor.paths:
             sync_file(path)
-
-    # The end.
 
     def _finish(self) -> None:
         self._monitor.update()

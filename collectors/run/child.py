@@ -1,4 +1,4 @@
-"""The recorded command as a child process: started, reaped, passed signals, explained."""
+"""The recorded command as a child process, or as ranks: planned, started, reaped, explained."""
 
 from __future__ import annotations
 
@@ -188,15 +188,13 @@ def become_subreaper() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-# The plan of a recording: travels from the caller to the profiler's own process as JSON.
-#
-# It goes through a file in memory that has no name: an argument could be read by every user of the
-# machine, and is limited to 128 KiB.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordingPlan:
-    """One recording to make; the fields are the settings of ``plan_recording``."""
+    """One recording to make; the fields are the settings of ``plan_recording``.
+
+    It travels from the caller to the profiler's own process as JSON, through a file in memory that
+    has no name: an argument could be read by every user of the machine, and is limited to 128 KiB.
+    """
 
     run: str
     command: tuple[str, ...]
@@ -251,17 +249,6 @@ class RecordingPlan:
         """Return the plan that ``open_copy`` left, and close it: the command does not get it."""
         with open(fd, encoding="utf-8") as file:
             return noun(cls, json.load(file))
-
-
-# Several ranks of one command on this machine: a small cluster that is recorded as one run.
-#
-# Every rank is the command itself, with the environment that ``torchrun`` would give it. Without
-# a bandwidth they talk over loopback; with one each has a network namespace of its own, joined
-# by a bridge, and a link limited each way (``network``). Where there are enough cores each rank
-# is pinned to its share of them; where there are not, they contend, and their steps are
-# corrected for that (``derive.ranks``).
-#
-# A script that opens no process group of its own is wrapped: see ``collectors.hooks.wrapping``.
 
 
 MOST_RANKS: Final = 64
@@ -346,6 +333,13 @@ def rank_environment(
 
 class Ranks(Child):
     """All ranks of one command, taken for one child: it ends with the last of them.
+
+    Every rank is the command itself, with the environment that ``torchrun`` would give it. Without
+    a bandwidth they talk over loopback; with one each has a network namespace of its own, joined
+    by a bridge, and a link limited each way (``network``). Where there are enough cores each rank
+    is pinned to its share of them; where there are not, they contend, and their steps are
+    corrected for that (``derive.ranks``). A script that opens no process group of its own is
+    wrapped: see ``hooks.wrapping``.
 
     Where a rank fails the others are ended, for they would wait for it. ``code`` is that of the
     first rank that failed, 0 where none did.
@@ -443,12 +437,6 @@ def _meeting_place(nodes: Nodes | None) -> tuple[str, tuple[int, int], str]:
         return "127.0.0.1", (one.getsockname()[1], other.getsockname()[1]), "lo"
 
 
-# A sleep until a signal comes: no signal interrupts anything else.
-#
-# Where the system has ``sigtimedwait`` signals are blocked and waited for. macOS has not: there
-# handlers that do nothing have a pipe written to, which is what is waited for.
-
-
 _WATCHED: Final = (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SI_KERNEL: Final = 0x80  # a signal from the terminal: the whole foreground group has it already
 
@@ -462,7 +450,12 @@ class Received:
 
 
 class SignalWait:
-    """The signals that end a recording, and that of a child that ended; one for the process."""
+    """The signals that end a recording, and that of a child that ended; one for the process.
+
+    No signal interrupts anything but the sleep in ``wait``. Where the system has ``sigtimedwait``
+    signals are blocked and waited for. macOS has not: there handlers that do nothing have a pipe
+    written to, which is what is waited for.
+    """
 
     def __init__(self) -> None:
         self._pipe = -1

@@ -1,4 +1,4 @@
-"""The event files as they grow: what is known so far, and whether it is enough."""
+"""The event files as they grow: what is known and said so far, whether it is enough, the end."""
 
 from __future__ import annotations
 
@@ -146,9 +146,6 @@ class Monitor:
         return max(one.completed for one in ranks) + ahead
 
 
-# The end of a recording: first by asking, then by SIGTERM, then for good.
-
-
 _FIRST_STEP_S: Final = 600.0  # imports, downloads, compilation: the limit counts from a step
 # The most that a traced step is waited for beyond the limit: it answers for any GPU, however noisy
 # the clock is here. A prior: half of what a first step may take.
@@ -245,9 +242,6 @@ class Escalation:
             return waited  # nobody is there who could hear the question
         mean = self._monitor.mean
         return waited - self._patience_s - 3 * (0.0 if mean is None else mean.raw_s)
-
-
-# The progress line of a recording, every few seconds.
 
 
 PERIOD_S: Final = 5.0

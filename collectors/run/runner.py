@@ -37,21 +37,6 @@ from advisor.collectors.watch import (
     describe_host,
 )
 
-# The Python that a script runs in: the user's, not the one that the advisor is installed in.
-#
-# In the order in which a user would expect it:
-#
-# 1. the activated environment (``VIRTUAL_ENV``, ``CONDA_PREFIX``); of two, the one whose programs
-#    come first on ``PATH``, as the shell would take them
-# 2. the interpreter that the script names itself (``#!``), where the script is executable and
-#    names a particular one: ``#!/usr/bin/env python3`` says no more than ``PATH`` does
-# 3. the advisor's own, unless pipx or ``uv tool`` installed it apart from everything else
-# 4. ``python3`` or ``python`` on ``PATH``
-# 5. the advisor's own
-#
-# A command that names its interpreter itself (``-- python3.12 train.py``) never comes here.
-
-
 # Files that an installer leaves in an environment that holds one tool and its dependencies.
 _RECEIPTS: Final = ("pipx_metadata.json", "uv-receipt.toml")
 _NAMES: Final = ("python3", "python")
@@ -74,7 +59,20 @@ def interpreter_for(
     own: str = sys.executable,
     prefix: str = sys.prefix,
 ) -> Interpreter:
-    """Return the Python in which the user would run ``script``."""
+    """Return the Python in which the user would run ``script``.
+
+    In the order in which a user would expect it:
+
+    1. the activated environment (``VIRTUAL_ENV``, ``CONDA_PREFIX``); of two, the one whose
+       programs come first on ``PATH``, as the shell would take them
+    2. the interpreter that the script names itself (``#!``), where the script is executable and
+       names a particular one: ``#!/usr/bin/env python3`` says no more than ``PATH`` does
+    3. the advisor's own, unless pipx or ``uv tool`` installed it apart from everything else
+    4. ``python3`` or ``python`` on ``PATH``
+    5. the advisor's own
+
+    A command that names its interpreter itself (``-- python3.12 train.py``) never comes here.
+    """
     searched = environment.get("PATH", os.defpath)
     active = _active(environment, searched.split(os.pathsep))
     found = active or _named_by(script, searched)

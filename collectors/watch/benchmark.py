@@ -1,4 +1,11 @@
-"""Micro-benchmarks of this machine: products, memory, integers, disk; measured once and kept."""
+"""Micro-benchmarks of this machine and sheets of its devices, measured once and kept; abilities.
+
+The host's products, memory, integers and disk are timed by the CPU clock of the thread that works,
+and the best of many short repetitions counts, so that neighbours cost little: they slow a kernel
+down by what they take of caches and bandwidth, not by the cores they occupy. The figures for all
+cores come from one process a core, all at work at the same time, added up: clocks, caches and
+memory are shared as in a training run.
+"""
 
 from __future__ import annotations
 
@@ -26,19 +33,6 @@ from advisor.collectors.format import Host, HostBenchmark, Sheet, sheet_of
 from advisor.collectors.watch import host
 from advisor.collectors.watch.host import Groups, cpu_model, usable_cpus
 
-# The micro-benchmarks themselves, run in a process of their own.
-#
-# Everything is timed by the CPU clock of the thread that works, and the best of many short
-# repetitions counts, so that neighbours cost little: they slow a kernel down by what they take
-# of caches and bandwidth, not by the cores they occupy. The figures for all cores come from one
-# process a core, all at work at the same time, added up: clocks, caches and memory are shared as
-# in a training run.
-#
-# The integer mix takes about as long in each of four kinds of work that CoreMark is made of, in
-# code that Python's own library has compiled: a table-driven CRC, sorting a list, a state machine
-# over text, and the branches of a block sorter. No part of it uses vector or crypto instructions.
-
-
 _SIZE: Final = 1024
 _COPY_BYTES: Final = 64 * 2**20
 _DISK_BYTES: Final = 64 * 2**20
@@ -65,7 +59,12 @@ def _best_s(run: Callable[[], object]) -> float:
 
 
 def integer_mix() -> Callable[[], object]:
-    """Return the mix of integer work as a function; its data are the same everywhere."""
+    """Return the mix of integer work as a function; its data are the same everywhere.
+
+    It takes about as long in each of four kinds of work that CoreMark is made of, in code that
+    Python's own library has compiled: a table-driven CRC, sorting a list, a state machine over
+    text, and the branches of a block sorter. None of it uses vector or crypto instructions.
+    """
     state, values = 12345, []
     for _ in range(20_000):
         state = (1103515245 * state + 12345) % 2**31
@@ -204,15 +203,6 @@ def run_apart(measured: Callable[[], object], patience_s: float) -> Any:
     return json.loads(done.stdout)
 
 
-# The measurements of a device sheet, run in a process of their own (about 30 seconds).
-#
-# The same code times a processor and a CUDA device: wall time of many repetitions between two
-# synchronisations, and the best of several rounds, so that neighbours cost little. Products are
-# large enough to sustain the device's rate; the copy is larger than any cache; the small call is
-# what a kernel costs however little it does. On a processor everything is measured again with
-# 1, 2, 4, ... threads, besides a small training step that shows what threads are worth in a job.
-
-
 # Side of the square product: takes a core hundredths of a second, a GPU milliseconds.
 _SIDE: Final = {"cpu": 1024, "cuda": 8192}
 _SHEET_COPY_BYTES: Final = {"cpu": 256 * 2**20, "cuda": 2**30}
@@ -225,7 +215,14 @@ _STEP_BATCH: Final = 256
 
 
 def measured_devices() -> list[Sheet]:
-    """Measure the processor, then each kind of CUDA device that PyTorch sees."""
+    """Measure the processor, then each kind of CUDA device that PyTorch sees (about 30 s each).
+
+    The same code times both: wall time of many repetitions between two synchronisations, and the
+    best of several rounds, so that neighbours cost little. Products are large enough to sustain
+    the device's rate; the copy is larger than any cache; the small call is what a kernel costs
+    however little it does. On a processor everything is measured again with 1, 2, 4, ... threads,
+    besides a small training step that shows what threads are worth in a job.
+    """
     import torch
 
     sheets = [_sheet("cpu", cpu_model(), "cpu")]
@@ -400,9 +397,6 @@ def _step_s(device: str) -> float:
     return _best_call_s(run, device)
 
 
-# The user's device sheet: rates that this machine's devices sustain, measured once and kept.
-
-
 _SHEET_VERSION = 1
 _SHEET_PATIENCE_S = 240.0
 
@@ -459,11 +453,8 @@ def sheet_lines(sheet: Sheet) -> list[str]:
     return [*lines, f"  measured {sheet['measured_at']}, torch {sheet['torch_version']}"]
 
 
-# The abilities of this machine to record, tried rather than assumed.
-
-
 def host_abilities() -> list[dict[str, Any]]:
-    """Return what can be recorded here, or not, each with what that means."""
+    """Return what can be recorded here, or not, as tried, each with what that means."""
     from advisor.collectors.watch.network import (
         can_make_nodes,  # brings what starts other programs
     )

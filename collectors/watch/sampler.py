@@ -20,25 +20,6 @@ from advisor.collectors.watch.host import Groups, KeptFile
 from advisor.collectors.watch.probes import GpuReading, Gpus, TcpCounters
 from advisor.collectors.watch.processes import OneProcess, Processes
 
-# The memory of several processes, pages that they share counted once.
-#
-# =============  ================================================================================
-# name           meaning [bytes]
-# =============  ================================================================================
-# resident       what a process has in memory, pages shared with others included
-# proportional   the same with every shared page divided by the processes that share it
-# used           of all processes together: the sum of the proportional ones, or its estimate
-# =============  ================================================================================
-#
-# Forked workers have their parent's pages in their own resident memory: three processes may look
-# like three times the memory that they use. Only the kernel's walk of the page tables
-# (``smaps_rollup``) tells, and that is dear. It is spared where it could change little: what is
-# used is no less than the largest process, so nobody is counted twice by more than the others'
-# memory. Between two walks every process keeps its proportional share of its resident memory. Of
-# those that were never walked pages of files and shared memory are counted once, their own pages
-# in full.
-
-
 _SECOND_NS = 1_000_000_000
 # The walks of a recording may take this long, and this share of the time in addition.
 _ALLOWANCE_NS = 100_000_000
@@ -53,7 +34,16 @@ _FIRST_AGAIN_NS, _LAST_AGAIN_NS = _SECOND_NS, 16 * _SECOND_NS
 
 
 class Proportional:
-    """Follows the memory that processes use together.
+    """Follows the memory that processes use together, pages that they share counted once.
+
+    Forked workers have their parent's pages in their own resident memory: three processes may look
+    like three times the memory that they use. Only the kernel's walk of the page tables
+    (``smaps_rollup``) tells a process's proportional memory, in which every shared page is divided
+    by those that share it, and that is dear. It is spared where it could change little: what is
+    used is no less than the largest process, so nobody is counted twice by more than the others'
+    memory. Between two walks every process keeps its proportional share of its resident memory. Of
+    those that were never walked pages of files and shared memory are counted once, their own pages
+    in full.
 
     ``spent``: CPU time of the walks, of this thread [ns]; injected by tests.
     """
@@ -269,19 +259,6 @@ def busy_ns(content: bytes) -> int:
     return ticks * (_SECOND_NS // os.sysconf("SC_CLK_TCK"))
 
 
-# Memory that the recorded processes touch, beside what they hold: opt-in, from outside.
-#
-# The processor marks a page's entry when the page is used. Writing 1 to ``/proc/PID/clear_refs``
-# takes the marks away, and some time later ``smaps`` says how much is marked again: what was
-# touched in between. Windows take turns in length, so that it can be seen how what is touched
-# grows with the time that is looked at. Pages of a program and its libraries are marked by whoever
-# starts or ends it, too: a neighbour's Python marks 6 MB of everybody's. They count as touched.
-#
-# The script does nothing for it and no page is moved; both walks hold up its page faults
-# meanwhile, some 0.1 s per GiB on a busy machine. So a window is at least ``_PATIENCE`` times as
-# long as the walks before it took. Pages that processes share count once for each.
-
-
 LENGTHS_NS = tuple(1_000_000_000 * length for length in (1, 2, 4, 8, 16))
 _PATIENCE = 100
 # An order for all pages, private and of files; see proc(5).
@@ -291,7 +268,18 @@ _OF_ADDRESSES = frozenset(bytes([sign]) for sign in b"0123456789abcdef")
 
 
 class TouchedMemory:
-    """Follows what the processes of a tree touch.
+    """Follows what the processes of a tree touch, beside what they hold: opt-in, from outside.
+
+    The processor marks a page's entry when the page is used. Writing 1 to ``/proc/PID/clear_refs``
+    takes the marks away, and some time later ``smaps`` says how much is marked again: what was
+    touched in between. Windows take turns in length, so that it can be seen how what is touched
+    grows with the time that is looked at. Pages of a program and its libraries are marked by
+    whoever starts or ends it, too: a neighbour's Python marks 6 MB of everybody's. They count as
+    touched.
+
+    The script does nothing for it and no page is moved; both walks hold up its page faults
+    meanwhile, some 0.1 s per GiB on a busy machine. So a window is at least ``_PATIENCE`` times as
+    long as the walks before it took. Pages that processes share count once for each.
 
     Attributes
     ----------

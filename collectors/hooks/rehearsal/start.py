@@ -187,8 +187,6 @@ class Rehearsing:
         thread_type.run = rehearsed
         os.register_at_fork(after_in_child=in_child)
 
-    # What the recording asks.
-
     @property
     def is_at_least(self) -> bool:
         """Whether the step that runs has the least sizes that the network may decide."""
