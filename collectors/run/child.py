@@ -215,7 +215,7 @@ class RecordingPlan:
     # each one's link is limited to, each way, which needs root
     workers: int = 1
     bandwidth_bit_per_s: float | None = None
-    reader: Literal["proc", "psutil"] = "proc" if sys.platform == "linux" else "psutil"
+    reader: Literal["proc", "psutil"] = "proc"  # how processes are read
     working_set: bool = False  # how much memory is touched, too; see ``TouchedMemory``
     rehearsal: dict[str, Any] = field(default_factory=dict)  # see ``REHEARSAL``
     # the notebook whose code is the command's second word, in a folder that goes at the end; or ""

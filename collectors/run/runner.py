@@ -194,6 +194,7 @@ def plan_recording(
             "recording needs Linux or macOS: signals and files work differently here",
             hint="record in the Windows Subsystem for Linux; everything else works here",
         )
+    settings.setdefault("reader", "proc" if sys.platform == "linux" else "psutil")
     plan = RecordingPlan(run="", command=tuple(command), **settings)
     if plan.working_set and sys.platform != "linux":
         raise RecordingError(
