@@ -6,7 +6,7 @@ from collections import namedtuple
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from operator import itemgetter
+from operator import add, itemgetter
 from typing import Any, Final
 
 from advisor.collectors.format.record_files import fields, parse, parse_json
@@ -32,29 +32,7 @@ CommunicationCounts = namedtuple(
 )
 
 
-@dataclass(slots=True)
-class _Interval:
-    """What happened since the last complete step."""
-
-    has_boundary: bool = False
-    backwards: int = 0
-    batches: int = 0
-    samples: int = 0
-    wait_ns: int = 0
-    wait_delay_ns: int = 0
-
-    def add(
-        self, flags: int, backwards: int, batches: int, samples: int, wait_ns: int, delay_ns: int
-    ) -> None:
-        self.has_boundary |= bool(flags & fmt.FLAG_BOUNDARY)
-        self.backwards += backwards
-        self.batches += batches
-        self.samples += samples
-        self.wait_ns += wait_ns
-        self.wait_delay_ns += delay_ns
-
-
-_CLOSED = _Interval()
+_CLOSED: Final = (0, 0, 0, 0, 0, 0)
 
 
 @dataclass(slots=True)
@@ -77,14 +55,16 @@ class Events:
     others: Others = field(default_factory=Others)
     device_steps_ns: list[int] = field(default_factory=list)
     communication: list[CommunicationCounts] = field(default_factory=list)
-    _open: _Interval = field(default_factory=_Interval)
+    # since the last complete step: flags of an epoch's begin, backwards, batches, samples, and the
+    # wait and its delay [ns]
+    _open: tuple[int, ...] = _CLOSED
 
     def __post_init__(self) -> None:
         self.steps.others = self.others
 
     def take(self, kind: int, payload: bytes) -> None:
         """Take in one record; kinds and fields of later versions are passed over."""
-        for values in _ticks_in(kind, payload):
+        for values in ticks_in(kind, payload):
             self._take_tick(*values)
         if kind == fmt.LOADER and len(payload) >= fmt.LOADER_BYTES:
             self._take_loader(*fields(fmt.LOADER_PAYLOAD, payload))
@@ -157,12 +137,14 @@ class Events:
             self._renew()
         if flags & fmt.FLAG_BOUNDARY:
             self.epochs_begun += 1
-        self._open.add(flags, backwards, batches, samples, wait_us * 1000, wait_delay_us * 1000)
+        seen = (flags & fmt.FLAG_BOUNDARY, backwards, batches, samples, wait_us * 1000)
+        self._open = tuple(map(add, self._open, (*seen, wait_delay_us * 1000)))
         if flags & fmt.FLAG_COMPLETES:
-            done = self._complete()
+            boundaries, *counts, wait_ns, wait_delay_ns = self._open
+            self._complete(boundaries > 0, *counts)
             # An epoch may have begun with an accumulated step's first pass.
-            flags |= fmt.FLAG_BOUNDARY * done.has_boundary
-            self.steps.add(t_ns, delay_ns, flags, done.wait_ns, done.wait_delay_ns)
+            flags |= fmt.FLAG_BOUNDARY * (boundaries > 0)
+            self.steps.add(t_ns, delay_ns, flags, wait_ns, wait_delay_ns)
 
     @property
     def rank(self) -> int:
@@ -173,7 +155,7 @@ class Events:
         self.clock, self.steps = clock, Steps(others=self.others)
         self.completed = self.intervals = 0
         self.backwards = self.batches = self.samples = 0
-        self._open = _Interval()
+        self._open = _CLOSED
 
     def _renew(self) -> None:
         """Forget steps that turned out to be parts; training has begun with the first of them."""
@@ -184,16 +166,15 @@ class Events:
         for name in _OF_THE_FIRST_STEPS:
             self.facts.pop(name, None)
 
-    def _complete(self) -> _Interval:
+    def _complete(self, has_boundary: bool, backwards: int, batches: int, samples: int) -> None:
         """Close the step: it counts if one came before it and no epoch began in it."""
-        done, self._open = self._open, _Interval()
-        if self.completed and not done.has_boundary:
+        self._open = _CLOSED
+        if self.completed and not has_boundary:
             self.intervals += 1
-            self.backwards += done.backwards
-            self.batches += done.batches
-            self.samples += done.samples
+            self.backwards += backwards
+            self.batches += batches
+            self.samples += samples
         self.completed += 1
-        return done
 
     def fact(self, name: str) -> dict[str, Any]:
         """Return the last fact of a name; empty if there is none."""
@@ -226,7 +207,7 @@ def take_all(events: Events, data: bytes) -> None:
     """
     ticks: list[tuple[int, ...]] = []
     for kind, payload, _ in parse(data):
-        ticks += (found := _ticks_in(kind, payload))
+        ticks += (found := ticks_in(kind, payload))
         if len(ticks) >= _MOST or not (found or kind in _BESIDE):
             events.take_ticks(ticks)
             ticks = []
@@ -235,10 +216,13 @@ def take_all(events: Events, data: bytes) -> None:
     events.take_ticks(ticks)
 
 
-def _ticks_in(kind: int, payload: bytes) -> list[tuple[int, ...]]:
-    """Return the steps in a record, none of another kind."""
+def ticks_in(kind: int, payload: bytes) -> list[tuple[int, ...]]:
+    """Return the steps in a record, none of other kinds; later versions' fields are left out."""
     if kind == fmt.STEP and len(payload) >= fmt.STEP_BYTES:
         return [fields(fmt.STEP_PAYLOAD, payload)]
-    if kind == fmt.STEPS and len(payload) >= fmt.STEPS_HEAD.size:
-        return fmt.steps_of(payload)
-    return []
+    head = fmt.STEPS_HEAD
+    size = head.unpack_from(payload)[0] if kind == fmt.STEPS and len(payload) >= head.size else 0
+    if size < fmt.STEP_BYTES:
+        return []
+    starts = range(head.size, len(payload) - size + 1, size)
+    return [fields(fmt.STEP_PAYLOAD, payload[at : at + size]) for at in starts]

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from advisor.collectors.format.events import Events
-from advisor.collectors.hooks.trace.libraries import SPREADS
 
 Edit = tuple[tuple[str, ...], tuple[str, ...]]
 
@@ -75,6 +74,8 @@ def told_of(
 
 def _wrapped_by(spreads: Sequence[str]) -> str:
     """Return what a script wraps its model in where it names one way to, and no framework's."""
+    from advisor.collectors.hooks.trace.libraries import SPREADS
+
     found = {SPREADS.get(name, "") for name in spreads if name != "init_process_group"}
     return found.pop() if len(found) == 1 else ""
 

@@ -108,16 +108,6 @@ def is_rehearsed() -> bool:
     return '"always"' in os.environ.get(REHEARSAL, "")
 
 
-def steps_of(payload: bytes) -> list[tuple[int, ...]]:
-    """Return every step's values in a ``STEPS`` payload; fields of later versions are left out."""
-    (size,) = STEPS_HEAD.unpack_from(payload)
-    if size < STEP_BYTES:
-        return []
-    starts = range(STEPS_HEAD.size, len(payload) - size + 1, size)
-    whole = (payload[at : at + size].ljust(STEP_PAYLOAD.size, b"\0") for at in starts)
-    return [STEP_PAYLOAD.unpack_from(one) for one in whole]
-
-
 def framed(kind: int, payload: bytes) -> bytes:
     """Return ``payload`` as one frame."""
     return FRAME.pack(MAGIC, kind, len(payload), crc32(payload, kind)) + payload
