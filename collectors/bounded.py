@@ -74,9 +74,7 @@ def parse_json(text: str | bytes) -> Any:
     is not finite or has more than ``MOST_DIGITS`` digits.
     """
     try:
-        value = json.loads(
-            text, parse_int=_whole, parse_float=_finite, parse_constant=_refuse_constant
-        )
+        value = json.loads(text, parse_int=_whole, parse_float=_finite, parse_constant=_finite)
     except RecursionError:
         raise ValueError(f"nested more than {MOST_DEPTH} deep") from None
     _check_depth(value)
@@ -176,10 +174,6 @@ def _finite(digits: str) -> float:
     if not math.isfinite(value):
         raise ValueError(f"{digits[:40]} is not a finite number")
     return value
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a finite number")
 
 
 def _check_depth(value: Any) -> None:

@@ -352,7 +352,7 @@ def _recovered(run: Path) -> Recovered | None:
         if never_recorded(run):
             remove_run(run)
             return Recovered(run=name, what="deleted", why="nothing was recorded")
-        if _has_ended(run):
+        if fmt.END in _kinds(run / PROFILER_FILE):
             return None
         if profiler_lives(run):
             return Recovered(run=name, what="recording", why="its profiler is at work")
@@ -415,14 +415,11 @@ def _holds_nothing_beside(run: Path) -> bool:
         is_events = fnmatchcase(entry.name, EVENT_FILES)
         if not (is_events or entry.name in (PROFILER_FILE, fmt.CONTROL_FILE)):
             return False
-        if is_events and _holds_steps(Path(entry.path)):
+        if is_events and _kinds(Path(entry.path)) - {fmt.HEADER, fmt.FACT}:
             return False
     return True
 
 
-def _holds_steps(path: Path) -> bool:
-    return any(kind not in (fmt.HEADER, fmt.FACT) for kind, _, _ in parse(path.read_bytes()))
-
-
-def _has_ended(run: Path) -> bool:
-    return any(kind == fmt.END for kind, _, _ in parse((run / PROFILER_FILE).read_bytes()))
+def _kinds(path: Path) -> set[int]:
+    """Return the kinds of records in a file."""
+    return {kind for kind, _, _ in parse(path.read_bytes())}
