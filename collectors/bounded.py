@@ -132,33 +132,30 @@ class csv_rows:  # noqa: N801  (stands where csv.reader stood)
         return row
 
 
-def csv_tables(
-    lines: Iterable[str], fieldnames: Sequence[str] | None = None, **style: Any
-) -> csv.DictReader[str]:
-    """Return a ``csv.DictReader`` that reads through ``csv_rows``.
-
-    A row with more cells than the header raises ValueError where these are not empty, or the style
-    is strict.
-    """
-    made = _Table([], fieldnames, **style)
-    made.is_strict = bool(style.get("strict"))
-    made.reader = csv_rows(lines, **style)  # type: ignore[assignment]
-    return made
-
-
 if TYPE_CHECKING:
     _Rows = csv.DictReader[str]
 else:
     _Rows = csv.DictReader
 
 
-class _Table(_Rows):
-    is_strict = False
+class csv_tables(_Rows):  # noqa: N801  (stands where csv.DictReader stood)
+    """A ``csv.DictReader`` that reads through ``csv_rows``.
+
+    A row with more cells than the header raises ValueError where these are not empty, or the style
+    is strict.
+    """
+
+    def __init__(
+        self, lines: Iterable[str], fieldnames: Sequence[str] | None = None, **style: Any
+    ) -> None:
+        super().__init__([], fieldnames, **style)
+        self.reader = csv_rows(lines, **style)  # type: ignore[assignment]
+        self._is_strict = bool(style.get("strict"))
 
     def __next__(self) -> dict[str | Any, str | Any]:
         row = super().__next__()
         more = row.pop(None, ())
-        if any(cell.strip() for cell in more) or (more and self.is_strict):
+        if any(cell.strip() for cell in more) or (more and self._is_strict):
             raise ValueError(f"line {self.line_num}: more cells than the header")
         return row
 

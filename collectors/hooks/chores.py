@@ -119,10 +119,6 @@ class Chores:
         self._deep_wanted = self._deep_plan()
         self._deep_delay_ns = self._deep_spent_ns = self._deep_begin = 0
 
-    def read_delay(self) -> None:
-        """Bring ``delay_ns`` up to date."""
-        self.delay_ns = self._delay.main_ns()
-
     def run(self, now_ns: int) -> None:
         """Do what is due after a step."""
         state = self._state
@@ -289,7 +285,3 @@ class Chores:
                 self._deep_wanted.clear()
             if not facts["is_compiled"]:  # a hook would have its graphs compiled again
                 self.routing.find(deep.roots)
-
-    def forget(self) -> None:
-        """Open anew what shows the parent after a fork."""
-        self._delay.forget()

@@ -290,7 +290,7 @@ class Session(ProcessState):
             self.clock, self.rank, self.steps = clock, rank, 0
         is_due = is_first or now_ns >= chores.due_ns or self.steps < chores.due_step
         if is_due:
-            chores.read_delay()
+            chores.delay_ns = self.loaders.delay.main_ns()
         self._ticks[clock] += 1
         loaders = self.loaders
         flags |= self._flags
@@ -357,12 +357,6 @@ class Session(ProcessState):
             loader.steps += 1
             loader.is_recorded = False
 
-    def forget_noted(self) -> None:
-        """Leave what was noted to the parent, after a fork."""
-        self.quick_id = 0
-        self._noted.clear()
-        self.loaders.noted.clear()
-
     def _obey(self, clock: int) -> None:
         """Stop or let go, as the profiler asked for from this step on.
 
@@ -387,8 +381,11 @@ class Session(ProcessState):
 
     def _forked(self) -> None:
         with self.guarded("fork"):
-            self.forget_noted()
-            self._chores.forget()
+            # What was noted, and the delay's descriptors, are the parent's.
+            self.quick_id = 0
+            self._noted.clear()
+            self.loaders.noted.clear()
+            self.loaders.delay.forget()
             if self.deep is not None:  # the trace is the parent's; here it only lets through
                 self.deep.abandon()
                 self.deep = None
