@@ -150,9 +150,8 @@ class Agent:
     def _child_of(self, plan: RecordingPlan) -> Child:
         # Looked before the recording begins: the moment is no part of the script's start.
         is_beside_others = plan.attached is None and self._sampler.others_compute()
-        if plan.workers > 1:
-            return Ranks(plan, is_beside_others=is_beside_others)
-        return Child(plan.attached, is_beside_others=is_beside_others, rehearsal=plan.rehearsal)
+        kind = Ranks if plan.workers > 1 else Child
+        return kind(plan, is_beside_others=is_beside_others)
 
     @property
     def _action(self) -> int:
@@ -160,7 +159,7 @@ class Agent:
 
     def _start_command(self) -> bool:
         try:
-            self._child.spawn(self._plan.command, self._plan.run)
+            self._child.spawn()
         except OSError as error:
             self._child.close()
             reason = redacted(f"{self._plan.command[0]!r} cannot be started: {error.strerror}")

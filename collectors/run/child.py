@@ -10,7 +10,7 @@ import select
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -38,11 +38,10 @@ NOT_STARTED: Final = 126  # a shell's exit code for a command that is there and 
 
 
 class Child:
-    """A command, or an attached process that belongs to somebody else.
+    """The command of a plan, or an attached process that belongs to somebody else.
 
-    ``attached``: the process that is watched, where none is started; ``is_beside_others``: others
-    compute on this machine already: threads are told to sleep sooner; False by default;
-    ``rehearsal``: whether and as what its scripts are rehearsed.
+    ``is_beside_others``: others compute on this machine already: threads are told to sleep sooner;
+    False by default.
 
     Attributes
     ----------
@@ -52,25 +51,19 @@ class Child:
         CPU time of all processes reaped, and of those that they reaped.
     """
 
-    def __init__(
-        self,
-        attached: int | None = None,
-        *,
-        is_beside_others: bool = False,
-        rehearsal: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.pid = attached or 0
-        self._rehearsal = rehearsal
+    def __init__(self, plan: RecordingPlan, *, is_beside_others: bool = False) -> None:
+        self._plan = plan
+        self.pid = plan.attached or 0
         self.is_beside_others = is_beside_others
         self.code: int | None = None
         self.max_rss_bytes = 0
         self.cpu_ns = 0
 
-    def spawn(self, command: Sequence[str], run: str) -> None:
+    def spawn(self) -> None:
         """Start the command with the hooks' folder first on ``PYTHONPATH``."""
-        self.pid = self.start(command, self.environment(run))
+        self.pid = self.start(self.environment())
 
-    def environment(self, run: str) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
         """Return the environment in which the hooks come up."""
         environment = dict(os.environ)
         paths = environment.get("PYTHONPATH", "").split(os.pathsep)
@@ -80,16 +73,17 @@ class Child:
         if self.is_beside_others and not _SPINNING & environment.keys():
             environment[_SPINS] = _SHORT_SPIN
         environment.pop(REHEARSAL, None)
-        if self._rehearsal:
-            environment[REHEARSAL] = json.dumps(self._rehearsal)
-        environment[lineage.RUN] = run
+        if self._plan.rehearsal and self._plan.workers == 1:
+            environment[REHEARSAL] = json.dumps(self._plan.rehearsal)
+        environment[lineage.RUN] = self._plan.run
         environment[lineage.PROFILER] = lineage.this_profiler()
         return environment
 
-    def start(self, command: Sequence[str], environment: dict[str, str], **options: Any) -> int:
-        """Start a process as a shell would, and return its id."""
+    def start(self, environment: dict[str, str], **options: Any) -> int:
+        """Start the command as a shell would, and return its process's id."""
+        command = list(self._plan.command)
         return os.posix_spawnp(
-            command[0], list(command), environment, setsigmask=(), setsigdef=_RESTORED, **options
+            command[0], command, environment, setsigmask=(), setsigdef=_RESTORED, **options
         )
 
     def reap(self) -> None:
@@ -346,34 +340,33 @@ class Ranks(Child):
     """
 
     def __init__(self, plan: RecordingPlan, *, is_beside_others: bool = False) -> None:
-        super().__init__(is_beside_others=is_beside_others)
-        self._workers = plan.workers
-        self._bandwidth_bit_per_s = plan.bandwidth_bit_per_s
+        super().__init__(plan, is_beside_others=is_beside_others)
         self._running: dict[int, int] = {}  # pid -> rank
         self._failed: tuple[int, int] | None = None  # rank, code
         self._cleanup = ExitStack()
         self._nodes: Nodes | None = None
 
-    def spawn(self, command: Sequence[str], run: str) -> None:
+    def spawn(self) -> None:
         """Start every rank, each on its cores and in its network."""
-        if self._bandwidth_bit_per_s is not None:
+        workers = self._plan.workers
+        if self._plan.bandwidth_bit_per_s is not None:
             try:
-                self._nodes = self._cleanup.enter_context(cluster_of_namespaces(self._workers))
-                self._nodes.shape(self._bandwidth_bit_per_s)
+                self._nodes = self._cleanup.enter_context(cluster_of_namespaces(workers))
+                self._nodes.shape(self._plan.bandwidth_bit_per_s)
             except RecordingError as error:
                 raise OSError(errno.EPERM, str(error)) from error
         allowed = sorted(os.sched_getaffinity(0))
-        cores = cores_of(self._workers, allowed)
+        cores = cores_of(workers, allowed)
         address, ports, interface = _meeting_place(self._nodes)
-        environment = self.environment(run)
+        environment = self.environment()
         try:
-            for rank in range(self._workers):
+            for rank in range(workers):
                 mine = rank_environment(
-                    rank, self._workers, address=address, ports=ports, interface=interface,
-                    threads=max(1, len(allowed) // self._workers),
+                    rank, workers, address=address, ports=ports, interface=interface,
+                    threads=max(1, len(allowed) // workers),
                 )  # fmt: skip
                 os.sched_setaffinity(0, cores[rank])  # what a child begins with
-                pid = self._start_rank(rank, command, environment | mine)
+                pid = self._start_rank(rank, environment | mine)
                 self._running[pid] = rank
                 self.pid = self.pid or pid
         except OSError:
@@ -382,13 +375,13 @@ class Ranks(Child):
         finally:
             os.sched_setaffinity(0, allowed)
 
-    def _start_rank(self, rank: int, command: Sequence[str], environment: dict[str, str]) -> int:
+    def _start_rank(self, rank: int, environment: dict[str, str]) -> int:
         # The first has the terminal's input, as under torchrun; the others read nothing.
         silent = [] if rank == 0 else [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
         with ExitStack() as stack:
             if self._nodes is not None:
                 stack.enter_context(self._nodes.inside(rank))
-            return self.start(command, environment, file_actions=silent)
+            return self.start(environment, file_actions=silent)
 
     @property
     def networks(self) -> list[Callable[[], AbstractContextManager[None]]]:
@@ -396,7 +389,7 @@ class Ranks(Child):
         nodes = self._nodes
         if nodes is None:
             return []
-        return [functools.partial(nodes.inside, rank) for rank in range(self._workers)]
+        return [functools.partial(nodes.inside, rank) for rank in range(self._plan.workers)]
 
     def ended(self, pid: int, code: int) -> None:
         """Take note of a rank that has ended; with one that failed the others end."""
