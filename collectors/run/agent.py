@@ -237,18 +237,19 @@ class Agent:
         received = self._signals.wait(pause_s)
         if received is None:
             return
-        if received.number == signal.SIGCHLD:
+        number, is_shared = received
+        if number == signal.SIGCHLD:
             self._child.reap()
             return
         self._status = "interrupted"
-        self._reason = f"{signal.Signals(received.number).name} received"
+        self._reason = f"{signal.Signals(number).name} received"
         now = time.monotonic()
         if self._plan.attached is not None:
             self._has_seen_enough = True
-        elif received.is_shared:
+        elif is_shared:
             self._interrupted_at = now
         elif now - self._interrupted_at > _SAME_INTERRUPT_S:
-            self._child.signal(received.number)
+            self._child.signal(number)
 
     def _check(self, elapsed: float) -> None:
         self._monitor.update()

@@ -434,14 +434,6 @@ _WATCHED: Final = (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SI_KERNEL: Final = 0x80  # a signal from the terminal: the whole foreground group has it already
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Received:
-    """A signal that came."""
-
-    number: int
-    is_shared: bool = False  # it came from the terminal: the whole foreground group has it
-
-
 class SignalWait:
     """The signals that end a recording, and that of a child that ended; one for the process.
 
@@ -462,16 +454,19 @@ class SignalWait:
             signal.signal(number, lambda *_: None)
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
 
-    def wait(self, pause_s: float) -> Received | None:
-        """Return the next signal; None if none comes."""
+    def wait(self, pause_s: float) -> tuple[int, bool] | None:
+        """Return the next signal, and whether the whole foreground group has it: a terminal's.
+
+        None if none comes.
+        """
         if self._pipe < 0:
             info = signal.sigtimedwait(_WATCHED, pause_s)
             # A debugger that attaches ends the wait with no signal.
             if info is None or not info.si_signo:
                 return None
-            return Received(number=info.si_signo, is_shared=info.si_code == _SI_KERNEL)
+            return info.si_signo, info.si_code == _SI_KERNEL
         if not select.select([self._pipe], [], [], pause_s)[0]:
             return None
         (number,) = os.read(self._pipe, 1)
         # Who sent it is not told: an interrupt at a terminal is taken for the terminal's.
-        return Received(number=number, is_shared=number == signal.SIGINT and os.isatty(0))
+        return number, number == signal.SIGINT and os.isatty(0)
