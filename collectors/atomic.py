@@ -10,8 +10,6 @@ A folder trades places with its successor (``renameat2`` with RENAME_EXCHANGE on
 needed and a writer killed between them leaves the old folder under another name, which
 ``current_folder`` finds and the next writer puts back.
 
-Standard library only: the profiler's own process may import it.
-
 Standard library only: the profiler's own process, which has no other packages, may import it.
 """
 

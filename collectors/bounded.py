@@ -74,9 +74,7 @@ def parse_json(text: str | bytes) -> Any:
     is not finite or has more than ``MOST_DIGITS`` digits.
     """
     try:
-        value = json.loads(
-            text, parse_int=_whole, parse_float=_finite, parse_constant=_refuse_constant
-        )
+        value = json.loads(text, parse_int=_whole, parse_float=_finite, parse_constant=_finite)
     except RecursionError:
         raise ValueError(f"nested more than {MOST_DEPTH} deep") from None
     _check_depth(value)
@@ -134,33 +132,30 @@ class csv_rows:  # noqa: N801  (stands where csv.reader stood)
         return row
 
 
-def csv_tables(
-    lines: Iterable[str], fieldnames: Sequence[str] | None = None, **style: Any
-) -> csv.DictReader[str]:
-    """Return a ``csv.DictReader`` that reads through ``csv_rows``.
-
-    A row with more cells than the header raises ValueError where these are not empty, or the style
-    is strict.
-    """
-    made = _Table([], fieldnames, **style)
-    made.is_strict = bool(style.get("strict"))
-    made.reader = csv_rows(lines, **style)  # type: ignore[assignment]
-    return made
-
-
 if TYPE_CHECKING:
     _Rows = csv.DictReader[str]
 else:
     _Rows = csv.DictReader
 
 
-class _Table(_Rows):
-    is_strict = False
+class csv_tables(_Rows):  # noqa: N801  (stands where csv.DictReader stood)
+    """A ``csv.DictReader`` that reads through ``csv_rows``.
+
+    A row with more cells than the header raises ValueError where these are not empty, or the style
+    is strict.
+    """
+
+    def __init__(
+        self, lines: Iterable[str], fieldnames: Sequence[str] | None = None, **style: Any
+    ) -> None:
+        super().__init__([], fieldnames, **style)
+        self.reader = csv_rows(lines, **style)  # type: ignore[assignment]
+        self._is_strict = bool(style.get("strict"))
 
     def __next__(self) -> dict[str | Any, str | Any]:
         row = super().__next__()
         more = row.pop(None, ())
-        if any(cell.strip() for cell in more) or (more and self.is_strict):
+        if any(cell.strip() for cell in more) or (more and self._is_strict):
             raise ValueError(f"line {self.line_num}: more cells than the header")
         return row
 
@@ -176,10 +171,6 @@ def _finite(digits: str) -> float:
     if not math.isfinite(value):
         raise ValueError(f"{digits[:40]} is not a finite number")
     return value
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a finite number")
 
 
 def _check_depth(value: Any) -> None:

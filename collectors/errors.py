@@ -1,4 +1,4 @@
-"""The one error the collectors raise for what a user can cause."""
+"""The one error for what a user or the system causes; words and figures as they are printed."""
 
 from __future__ import annotations
 
@@ -21,19 +21,15 @@ class RecordingError(Exception):
         self.exit_code = exit_code
 
 
-# Text that others wrote, made safe to print: one line, nothing that a terminal obeys.
-#
-# Names of scripts, hosts, devices and layers, stop reasons and warnings come from outside. An
-# escape sequence in them could move the cursor or retitle the window, a newline could fake a
-# line of ours, and a sign for right-to-left text could show a command that is not the one
-# recorded.
-
-
 def printable(text: str) -> str:
     r"""Return the text with every sign that is not shown as itself written as an escape.
 
     These are control characters (C0, C1, line ends), signs that direct text, lone surrogates
     (bytes that are no text) and separators other than the space. Done twice it changes no more.
+    Names of scripts, hosts, devices and layers, stop reasons and warnings come from outside. An
+    escape sequence in them could move the cursor or retitle the window, a newline could fake a
+    line of ours, and a sign for right-to-left text could show a command that is not the one
+    recorded.
 
     >>> printable("new\nline\x1b[31mred.py")
     'new\\nline\\x1b[31mred.py'
@@ -89,16 +85,23 @@ def _shell_sign(sign: str) -> str:
     return "".join(f"\\x{byte:02x}" for byte in sign.encode(errors="surrogateescape"))
 
 
-# Refusals of the system (disk, rights, memory, damaged files) as an error and a hint.
-
-
 _FOLDERS: Final = (
     "runs go where --runs or ADVISOR_RUNS says, the catalogue where XDG_CACHE_HOME, models where "
     "XDG_DATA_HOME says"
 )
-_FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_FORBIDDEN: Final = {errno.EROFS, errno.EACCES, errno.EPERM}
-_EXHAUSTED: Final = {errno.EMFILE, errno.ENFILE, errno.EAGAIN}
+_HINTS: Final = {
+    **dict.fromkeys(
+        (errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
+        f"free some space, or write elsewhere: {_FOLDERS}",
+    ),
+    **dict.fromkeys(
+        (errno.EROFS, errno.EACCES, errno.EPERM), f"choose a folder that you may use: {_FOLDERS}"
+    ),
+    **dict.fromkeys(
+        (errno.EMFILE, errno.ENFILE, errno.EAGAIN),
+        "end other programs, or raise the limits (ulimit)",
+    ),
+}
 _NO_MEMORY_HINT: Final = "raise the limit (ulimit -v, the container's), or ask about less at once"
 
 
@@ -126,19 +129,10 @@ def _of_the_system(error: OSError) -> RecordingError:
         return RecordingError(
             "the working folder no longer exists", hint="change to another one: cd ~"
         )
-    if error.errno in _FULL:
-        return RecordingError(
-            f"{at}{why}", hint=f"free some space, or write elsewhere: {_FOLDERS}"
-        )
-    if error.errno in _FORBIDDEN:
-        return RecordingError(f"{at}{why}", hint=f"choose a folder that you may use: {_FOLDERS}")
-    if error.errno in _EXHAUSTED:
-        return RecordingError(
-            f"{at}{why}", hint="end other programs, or raise the limits (ulimit)"
-        )
     if error.__class__.__name__ == "BadGzipFile":
         return _damaged(error)
-    return RecordingError(f"{at}{why}", hint="check the path and the disk, then try again")
+    hint = _HINTS.get(error.errno or 0, "check the path and the disk, then try again")
+    return RecordingError(f"{at}{why}", hint=hint)
 
 
 def _damaged(error: BaseException) -> RecordingError:
@@ -168,9 +162,6 @@ def _is_working_folder_gone() -> bool:
     except FileNotFoundError:
         return True
     return False
-
-
-# Durations and sizes as a person reads them.
 
 
 def duration_text(seconds: float) -> str:

@@ -32,7 +32,7 @@ def begin() -> None:
         writer=SimpleNamespace(folder="/tmp"), fact=lambda *_, **__: None, steps=0
     )
     device = {"name": "NVIDIA H100", "memory_bytes": 80 << 30, "capability": (9, 0)}
-    rehearsing = start.Rehearsing(session, start.RehearsalOptions({"device": device}))
+    rehearsing = start.Rehearsing(session, {"device": device})
     rehearsing.before_torch()
     import torch
 

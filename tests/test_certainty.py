@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,10 +22,12 @@ from advisor import api
 from advisor.ask import Question
 from advisor.cli.program import app
 from advisor.collectors.derive import certainty, store, summary
-from advisor.collectors.derive.certainty import StopRule, judge
+from advisor.collectors.derive.certainty import SETTLED, waited_for
 from advisor.collectors.derive.store import read_recording
+from advisor.collectors.format.record_files import PROFILER_FILE, Appender
 from advisor.collectors.format.recording import Recording, StepTime, TotalWork
-from advisor.collectors.format.step_time import Steps
+from advisor.collectors.format.step_time import Steps, mean
+from advisor.collectors.hooks.format import END
 from advisor.errors import NotKnownError, RunError
 from advisor.estimate.estimate import estimate_on_gpu, estimate_on_type, machine_here, on_device
 from advisor.estimate.predictor import Predictor
@@ -208,15 +211,18 @@ def test_a_length_that_is_said_is_sure(make_job: MakeJob) -> None:
     assert said.length_log_sd == 0.0
 
 
-def test_a_recording_that_settled_is_settled_wherever_it_is_read() -> None:
+@pytest.mark.parametrize(("reason", "settled"), [(SETTLED, True), ("10 s are over", False)])
+def test_a_recording_that_settled_is_settled_wherever_it_is_read(
+    tmp_path: Path, reason: str, settled: bool
+) -> None:
     """The verdict that ended it is not judged again: a later step could overturn it."""
-    from advisor.collectors.derive.certainty import SETTLED, Verdict
-    from advisor.collectors.derive.read import is_settled
-
-    unsure = Verdict(is_settled=False, mean=None, waiting_for="±5 %")
-    assert is_settled({"stop_reason": SETTLED}, unsure)
-    assert not is_settled({"stop_reason": "10 s are over"}, unsure)
-    assert is_settled({}, replace(unsure, is_settled=True))
+    run = shutil.copytree("tests/golden/run-schema-1", tmp_path / "run")
+    log = Appender(run / PROFILER_FILE)
+    log.write_json(END, {"status": "stopped", "stop_reason": reason, "exit_code": 0})
+    log.close()
+    step = read_recording(run).step_time
+    assert step is not None
+    assert step.is_settled == settled
 
 
 def test_a_script_that_ran_to_its_end_is_as_long_as_it_was(tmp_path: Path) -> None:
@@ -255,10 +261,8 @@ def test_what_has_settled_is_known_well_enough(
         wall = wall_ms * 1e6 * (1 + jitter * math.sin(i))
         now, waited = now + int(wall), waited + int(busy * wall)
         steps.add(now, waited, 0)
-    verdict = judge(steps, StopRule(), epoch_steps=None, epochs_begun=0)
-    if verdict.is_settled:
-        seen = verdict.mean
-        assert seen is not None
+    seen = mean(steps)
+    if seen is not None and not waited_for(steps, seen, epoch_steps=None, epochs_begun=0):
         half = math.hypot(seen.half_width_s, seen.time.half_width_s)
         known = step(max(0.0, seen.corrected_s - half), seen.corrected_s, seen.corrected_s + half)
         assert certainty.shortfall_of(recording(known)) is None

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from advisor.collectors.derive.certainty import StopRule, Verdict
 from advisor.collectors.format.contention import Corrected
 from advisor.collectors.format.step_time import Mean
 from advisor.collectors.hooks.format import REHEARSED
@@ -27,7 +26,8 @@ class Script:
         self.first_ns = facts.pop("first_ns", 0)
         self.expects_steps = self.has_obeyed = self.expects_trace = False
         self.trainer: Any = SimpleNamespace()
-        self.verdict: Verdict | None = None
+        self.mean: Mean | None = None
+        self.waiting_for = "the first step"
         self.__dict__.update(facts)
 
     def steps(self) -> int:
@@ -79,7 +79,7 @@ def test_a_traced_step_is_waited_for_beyond_the_limit_but_not_for_ever(clock: li
 
 def test_a_rehearsal_has_steps_to_come_before_its_framework_is_imported(tmp_path: Path) -> None:
     """On a busy machine the import alone takes longer than a short limit."""
-    watched = monitor.Monitor(tmp_path, StopRule())
+    watched = monitor.Monitor(tmp_path)
     for kind, expects in (("", False), (REHEARSED, True)):
         (tmp_path / f"ev-1-2{kind}.bin").write_bytes(b"")
         watched.update()
@@ -96,11 +96,11 @@ def test_what_is_waited_for_is_said(clock: list[float]) -> None:
     mean = Mean(time=time, half_width_s=0.001, steps=40, warmup_steps=1)
     script = Script(first_ns=int(990e9), count=41)
     assert limits(Script()).until(10.0) == "until the first step, 50 s at most"
-    script.verdict = Verdict(is_settled=False, mean=mean, waiting_for="±5 %")
+    script.mean, script.waiting_for = mean, "±5 %"
     assert limits(script).until(30.0) == "until ±5 %, 50 s at most"
     assert limits(script, limit_steps=90).until(30.0) == "until step 90, 50 s at most"
-    assert step_parts(41, script.verdict) == ["step 41", "10.0 ms ±10 %"]
-    script.verdict = Verdict(is_settled=True, mean=mean, waiting_for="")
+    assert step_parts(41, mean) == ["step 41", "10.0 ms ±10 %"]
+    script.waiting_for = ""
     assert limits(script).reason(30.0) == "the step time has settled"
     assert limits(script, limit_steps=90).reason(30.0) == ""
 

@@ -19,7 +19,7 @@ from collecting import ROOT, record_command
 
 from advisor.collectors.format.recording import read_reading
 from advisor.collectors.hooks.format import start_ticks
-from advisor.collectors.run.child import Child
+from advisor.collectors.run.child import Child, RecordingPlan
 from advisor.collectors.watch.host import Groups
 from advisor.collectors.watch.probes import Gpus, TcpCounters
 from advisor.collectors.watch.processes import Process, ProcessTree
@@ -433,11 +433,12 @@ def test_a_busy_machine_has_threads_sleep_sooner_unless_the_user_chose(
 ) -> None:
     for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
         monkeypatch.delenv(name, raising=False)
-    assert "GOMP_SPINCOUNT" not in Child().environment("run")
-    busy = Child(is_beside_others=True)
-    assert busy.environment("run")["GOMP_SPINCOUNT"] == "0"
+    plan = RecordingPlan(run="run", command=())
+    assert "GOMP_SPINCOUNT" not in Child(plan).environment()
+    busy = Child(plan, is_beside_others=True)
+    assert busy.environment()["GOMP_SPINCOUNT"] == "0"
     monkeypatch.setenv("GOMP_SPINCOUNT", "7")
-    assert busy.environment("run")["GOMP_SPINCOUNT"] == "7"
+    assert busy.environment()["GOMP_SPINCOUNT"] == "7"
     monkeypatch.delenv("GOMP_SPINCOUNT")
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")
-    assert "GOMP_SPINCOUNT" not in busy.environment("run")
+    assert "GOMP_SPINCOUNT" not in busy.environment()

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from advisor.collectors.derive.read import read_events
 from advisor.collectors.derive.store import latest_run, list_runs, new_run, read_recording
 from advisor.collectors.errors import RecordingError
+from advisor.collectors.format.events import ticks_in
 from advisor.collectors.format.record_files import PROFILER_FILE, Appender, Tail, parse
 from advisor.collectors.hooks import format as fmt
 from advisor.collectors.hooks.writer import HOLD_NS, Writer
@@ -220,7 +221,7 @@ def test_steps_and_facts_mix_in_order_however_many_share_a_record(tmp_path: Path
         if kind == fmt.STEP:
             steps.append(fmt.STEP_PAYLOAD.unpack(payload))
         elif kind == fmt.STEPS:
-            steps += fmt.steps_of(payload)
+            steps += ticks_in(fmt.STEPS, payload)
         elif kind == fmt.FACT:  # what was kept back is written before it
             assert len(steps) == json.loads(payload)["number"] + 1
             counted += 1
@@ -249,5 +250,5 @@ def test_fields_of_later_versions_in_records_of_several_steps_are_passed_over() 
     told = [(10**9 + number, 0, number, 2, 8, 0, 1, 1, 5, 4, 0) for number in range(5)]
     grown = b"".join(fmt.STEP_PAYLOAD.pack(*values) + b"later" for values in told)
     head = fmt.STEPS_HEAD.pack(fmt.STEP_PAYLOAD.size + 5)
-    assert fmt.steps_of(head + grown) == told
-    assert fmt.steps_of(fmt.STEPS_HEAD.pack(7) + grown) == []
+    assert ticks_in(fmt.STEPS, head + grown) == told
+    assert ticks_in(fmt.STEPS, fmt.STEPS_HEAD.pack(7) + grown) == []

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from advisor.collectors import hooks as hooks_package
 from advisor.collectors.derive.read import read_events
-from advisor.collectors.format.events import Events
+from advisor.collectors.format.events import Events, ticks_in
 from advisor.collectors.format.record_files import parse
 from advisor.collectors.hooks import boot, run_delay
 from advisor.collectors.hooks import format as fmt
@@ -92,7 +92,7 @@ def test_threads_lose_no_record_to_each_other(tmp_path: Path) -> None:
     (path,) = tmp_path.glob("ev-*.bin")
     records = list(parse(path.read_bytes()))
     kinds = [kind for kind, _, _ in records]
-    several = sum(len(fmt.steps_of(payload)) for kind, payload, _ in records if kind == fmt.STEPS)
+    several = sum(len(ticks_in(*one[:2])) for one in records if one[0] == fmt.STEPS)
     assert kinds.count(fmt.STEP) + several == 2 * each
     assert (kinds.count(fmt.POOL), writer.lost) == (2 * each, 0)
 

@@ -88,14 +88,6 @@ def test_the_columns_give_what_the_records_give(data: bytes) -> None:
     assert at_once(data) == one_by_one(data)
 
 
-def test_columns_are_the_fields_on_machines_of_any_byte_order(monkeypatch: Any) -> None:
-    rows = b"".join(payload for _, payload, _ in parse(steady(100)))
-    here = [list(column) for column in step_records._columns(rows)]
-    monkeypatch.setattr("sys.byteorder", "big")
-    assert [list(column) for column in step_records._columns(rows)] == here
-    assert here[2] == list(range(100))
-
-
 def test_steady_steps_are_not_taken_one_by_one(monkeypatch: Any) -> None:
     """The law of the cost: ticks that say nothing new are columns, all but the first few."""
     single, take = [], Events._take_tick

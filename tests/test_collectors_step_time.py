@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.collectors.derive.certainty import StopRule, judge
+from advisor.collectors.derive.certainty import waited_for
 from advisor.collectors.format.contention import Corrected
 from advisor.collectors.format.step_time import Mean, Steps, mean
 from advisor.collectors.hooks import format as fmt
@@ -71,26 +71,25 @@ def test_the_interval_covers_the_true_mean_as_often_as_it_says(correlation: floa
     assert 0.84 <= covered / 300 <= 0.95
 
 
-def rule_says(steps: Steps, **settings: float) -> str:
-    rule = StopRule(**settings)  # type: ignore[arg-type]
-    return judge(steps, rule, epoch_steps=None, epochs_begun=1).waiting_for
+def rule_says(steps: Steps, epochs_begun: int = 1, **settings: float) -> str:
+    epoch_steps = settings.pop("epoch_steps", None)
+    return waited_for(
+        steps, mean(steps), epoch_steps=epoch_steps, epochs_begun=epochs_begun, **settings
+    )
 
 
 def test_a_steady_clock_settles_after_the_least_steps_and_seconds() -> None:
     assert rule_says(ticked(np.full(20, 100.0))) == "30 steps"
     assert rule_says(ticked(np.full(60, 100.0))) == "10 s after warm-up"
-    verdict = judge(ticked(np.full(120, 100.0)), StopRule(), epoch_steps=None, epochs_begun=1)
-    assert verdict.is_settled
-    assert verdict.mean is not None
+    assert rule_says(ticked(np.full(120, 100.0))) == ""
 
 
 def test_a_short_epoch_is_waited_for() -> None:
     steps = ticked(np.full(150, 100.0))
-    wanted = judge(steps, StopRule(), epoch_steps=200, epochs_begun=1)
-    assert wanted.waiting_for == "the end of an epoch"
-    assert judge(steps, StopRule(), epoch_steps=200, epochs_begun=2).is_settled
+    assert rule_says(steps, epoch_steps=200) == "the end of an epoch"
+    assert rule_says(steps, 2, epoch_steps=200) == ""
     # An epoch of more than half a minute is not.
-    assert judge(steps, StopRule(), epoch_steps=2000, epochs_begun=1).is_settled
+    assert rule_says(steps, epoch_steps=2000) == ""
 
 
 def test_noise_and_drift_do_not_pass() -> None:

@@ -127,14 +127,14 @@ def test_recover_all_closes_what_holds_something_and_reports_the_rest(tmp_path: 
     golden(tmp_path, "2-ended")
     made(tmp_path, "3-living", framed(fmt.HEADER, {**header(), **mark()}) + READING)
     made(tmp_path, "4-bad", framed(fmt.HEADER, header(schema_version=99)) + READING)
-    found = {one.run: one.what for one in recover_all(tmp_path)}
+    found = {run: what for run, what, _ in recover_all(tmp_path)}
     assert found == {
         "0-nothing": "deleted", "1-killed": "closed", "3-living": "recording",
         "4-bad": "unreadable",
     }  # fmt: skip
     assert store.read_recording(killed).status == "killed"
     assert not (tmp_path / "0-nothing").exists()
-    assert "1-killed" not in {one.run for one in recover_all(tmp_path)}
+    assert "1-killed" not in {run for run, *_ in recover_all(tmp_path)}
 
 
 def test_a_full_disk_is_said_when_a_run_cannot_be_closed(

@@ -123,6 +123,15 @@ def test_the_environment_is_torchruns(tmp_path: Path) -> None:
     assert wanted <= set(names)
 
 
+def refuse(command: list[str], workers: int, bandwidth_bit_per_s: float | None) -> None:
+    child.check(
+        child.RecordingPlan(
+            run="", command=tuple(command), workers=workers,
+            bandwidth_bit_per_s=bandwidth_bit_per_s,
+        )
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "command",
     [
@@ -134,23 +143,23 @@ def test_the_environment_is_torchruns(tmp_path: Path) -> None:
 )
 def test_commands_that_start_ranks_are_refused(command: list[str]) -> None:
     with pytest.raises(RecordingError) as caught:
-        child.check(command, 2, None)
+        refuse(command, 2, None)
     assert caught.value.hint
-    child.check(command, 1, None)
+    refuse(command, 1, None)
 
 
 def test_no_more_ranks_than_one_machine_can_take() -> None:
-    child.check(["python", "train.py"], child.MOST_RANKS, None)
+    refuse(["python", "train.py"], child.MOST_RANKS, None)
     with pytest.raises(RecordingError, match="ranks on one machine"):
-        child.check(["python", "train.py"], child.MOST_RANKS + 1, None)
+        refuse(["python", "train.py"], child.MOST_RANKS + 1, None)
 
 
 def test_a_bandwidth_needs_ranks_and_root(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RecordingError, match="between ranks"):
-        child.check(["python", "train.py"], 1, 1e9)
+        refuse(["python", "train.py"], 1, 1e9)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(RecordingError, match="root"):
-        child.check(["python", "train.py"], 2, 1e9)
+        refuse(["python", "train.py"], 2, 1e9)
 
 
 def test_a_link_is_limited_at_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,20 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from collecting import MARKED, ROOT, record
 from everywhere import replace_everywhere
 from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.cli.runs import table
 from advisor.collectors.derive import store
-from advisor.collectors.derive.run_list import (
-    INDEX_FILE,
-    UNREADABLE,
-    RunLine,
-    closing_fact,
-    run_lines,
-)
+from advisor.collectors.derive.run_list import INDEX_FILE, UNREADABLE, RunLine, run_lines
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.format.record_files import PROFILER_FILE, machine, mark
 from advisor.collectors.hooks import format as fmt
@@ -198,32 +191,3 @@ def test_a_folder_that_cannot_be_looked_into_is_said(tmp_path: Path) -> None:
     with pytest.raises(RecordingError, match="cannot look into"):
         store.list_runs(tmp_path / "file")
     assert store.list_runs(tmp_path / "missing") == []
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
-def test_a_profiler_leaves_its_line_and_a_copy_of_the_run_is_listed_by_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen = record(tmp_path, f"import sys; sys.path.insert(0, {ROOT!r})\n" + MARKED)
-    copied = shutil.copytree(seen.path, tmp_path / "copies" / "another-name")
-    with monkeypatch.context() as without:  # the last record is enough
-        replace_everywhere(without, store, "read_recording", None)
-        (line,) = run_lines([copied])
-    assert line.run == "another-name"
-    (copied / PROFILER_FILE).write_bytes((copied / PROFILER_FILE).read_bytes() + b"\0")
-    (tmp_path / "copies" / INDEX_FILE).unlink()
-    assert run_lines([copied]) == [line]  # derived from all the files
-
-
-def test_a_line_of_another_version_or_of_other_types_is_derived_again(tmp_path: Path) -> None:
-    run = golden(tmp_path, "run")
-    seen = store.read_recording(run)
-    log = (run / PROFILER_FILE).read_bytes()
-    for changes in ({"made_by": [0, 0]}, {"status": 5}, {"duration_s": "x"}, {"fact": "other"}):
-        fact = json.dumps({**closing_fact(seen), "step_s": 77.0, **changes})
-        (run / PROFILER_FILE).write_bytes(log + framed(fmt.FACT, fact))
-        (line,) = run_lines([run])
-        assert line.step_s == seen.step_time.corrected_s  # type: ignore[union-attr]
-    fact = json.dumps({**closing_fact(seen), "step_s": 77.0})
-    (run / PROFILER_FILE).write_bytes(log + framed(fmt.FACT, fact))
-    assert run_lines([run])[0].step_s == 77.0

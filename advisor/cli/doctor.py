@@ -60,7 +60,7 @@ class Doctor(Printed):
             record = {
                 "schema_version": 1,
                 "host": asdict(described),
-                "abilities": [asdict(ability) for ability in abilities],
+                "abilities": abilities,
                 "settings": [asdict(one) for one in found],
                 "unknown_variables": unknown,
             }
@@ -72,8 +72,8 @@ class Doctor(Printed):
             for line in sheet_lines(sheet):
                 typer.echo(line)
         for ability in abilities:
-            mark = "yes" if ability.is_there else "no "
-            typer.echo(f"{mark}  {ability.what}: {ability.remark}")
+            mark = "yes" if ability["is_there"] else "no "
+            typer.echo(f"{mark}  {ability['what']}: {ability['remark']}")
         typer.echo("\n".join(["", *_table(found), *_unknown(unknown)]))
 
 

@@ -6,7 +6,7 @@ import os
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import typer
 from typer.core import TyperCommand
@@ -115,7 +115,7 @@ class ProfileScript:
             limit_s=self.limit,
             limit_steps=self.steps,
             interval_s=self.interval,
-            continue_run=self.go_on,
+            continues=self.go_on,
             is_precise=self.precise,
             given=GivenWork(
                 epochs=self.epochs, total_steps=self.total_steps, total_samples=self.total_samples
@@ -145,12 +145,10 @@ class ProfileScript:
         )
         if not count.isdigit() or not name:
             raise UsageError(f"--as {devices!r} names no devices", hint="use H100, 8xH100 or 4xL4")
-        when: Literal["wanted", "always", "never"] = "wanted"
-        when = "never" if self.rehearse is False else when
-        if self.rehearse or self.ranks > 1:
-            when = "always"
+        always = "always" if self.rehearse or self.ranks > 1 else "wanted"
         return rehearsed(
-            when=when, device=None if name.upper() == "H100" else _device(name),
+            when="never" if self.rehearse is False and self.ranks == 1 else always,
+            device=None if name.upper() == "H100" else _device(name),
             devices=int(count), ranks=self.ranks, rank=self.rank, network=self.network,
         )  # fmt: skip
 

@@ -541,8 +541,8 @@ class RunsRecover:
         from advisor.collectors.derive import recover_all
 
         found = recover_all()
-        for one in found:
-            typer.echo(f"{one.run}: {one.what}, {one.why}")
+        for run, what, why in found:
+            typer.echo(f"{run}: {what}, {why}")
         if not found:
             typer.echo("every run has ended", err=True)
 

@@ -192,7 +192,7 @@ def machine_here(
     described = describe_host(benchmark=measured, sheets=sheets)
     seen = job.measured
     is_recorded = seen is not None and is_same_machine(seen.host, described)
-    kind = "cuda" if any(sheet.device == "cuda" for sheet in sheets) else "cpu"
+    kind = "cuda" if any(sheet["device"] == "cuda" for sheet in sheets) else "cpu"
     if job.work is None:
         kind = "cpu"
     if seen is not None and is_recorded:

@@ -22,7 +22,7 @@ from advisor import data
 from advisor.answer import fitted, rounded, to_record, with_hooks
 from advisor.catalogue import shipped
 from advisor.collectors import bounded
-from advisor.collectors.format import DeviceSheet, Host
+from advisor.collectors.format import Host, Sheet
 from advisor.errors import CatalogueError
 from advisor.planners.core import GB, STREAM_SHARE, Device
 from advisor.planners.step import (
@@ -311,48 +311,47 @@ def processor(host: Host, threads: int | None) -> Device:
             memory_bytes_per_s=_between(b.copy_one_core_bytes_per_s, b.copy_bytes_per_s, share),
             core_speed=b.scalar_score,
         )
-    sheet = next((s for s in host.sheets if s.device == "cpu" and s.threads), None)
+    sheet = next((s for s in host.sheets if s["device"] == "cpu" and s["threads"]), None)
     return device if sheet is None else _measured_cpu(device, sheet, used)
 
 
-def _measured_cpu(device: Device, sheet: DeviceSheet, threads: float) -> Device:
+def _measured_cpu(device: Device, sheet: Sheet, threads: float) -> Device:
     """Take the sheet's rates at so many threads, in a straight line between those measured."""
-    fp32 = _at(threads, sheet.threads, sheet.flop_per_s_by_threads)
+    fp32 = _at(threads, sheet["threads"], sheet["flop_per_s_by_threads"])
     bf16 = None
-    if sheet.bf16_flop_per_s:  # measured on all threads; shared out as fp32 was
-        bf16 = sheet.bf16_flop_per_s * fp32 / sheet.fp32_flop_per_s
+    if sheet["bf16_flop_per_s"]:  # measured on all threads; shared out as fp32 was
+        bf16 = sheet["bf16_flop_per_s"] * fp32 / sheet["fp32_flop_per_s"]
     return replace(
         device,
         sustained_fp32_flop_per_s=fp32,
         bf16_flop_per_s=(device.bf16_flop_per_s or bf16) if bf16 else None,
         sustained_fp16_flop_per_s=bf16,
-        memory_bytes_per_s=_at(threads, sheet.threads, sheet.bytes_per_s_by_threads),
-        call_s=sheet.call_s,
+        memory_bytes_per_s=_at(threads, sheet["threads"], sheet["bytes_per_s_by_threads"]),
+        call_s=sheet["call_s"],
     )
 
 
 def _gpu(host: Host) -> Device | None:
     name = host.gpus[0] if host.gpus else ""
-    sheet = next(
-        (s for s in host.sheets if s.device == "cuda" and s.name == (name or s.name)), None
-    )
-    device = suite_device(name or (sheet.name if sheet else ""))
+    sheets = (s for s in host.sheets if s["device"] == "cuda")
+    sheet = next((s for s in sheets if s["name"] == (name or s["name"])), None)
+    device = suite_device(name or (sheet["name"] if sheet else ""))
     if device is None or sheet is None:
         return device
     rates: dict[str, Any] = {}
     for precision in _PRECISIONS:
         field = f"{precision}_flop_per_s"
-        if getattr(device, field) is None and getattr(sheet, field):
-            rates[field] = getattr(sheet, field)
-    half = sheet.fp16_flop_per_s or sheet.bf16_flop_per_s
+        if getattr(device, field) is None and sheet[field]:
+            rates[field] = sheet[field]
+    half = sheet["fp16_flop_per_s"] or sheet["bf16_flop_per_s"]
     return replace(
         device,
         **rates,
-        sustained_fp32_flop_per_s=sheet.fp32_flop_per_s,
+        sustained_fp32_flop_per_s=sheet["fp32_flop_per_s"],
         sustained_fp16_flop_per_s=half or device.sustained_fp16_flop_per_s,
         # The device model's efficiencies are shares of the nominal bandwidth.
-        memory_bytes_per_s=sheet.copy_bytes_per_s / STREAM_SHARE,
-        call_s=sheet.call_s,
+        memory_bytes_per_s=sheet["copy_bytes_per_s"] / STREAM_SHARE,
+        call_s=sheet["call_s"],
     )
 
 

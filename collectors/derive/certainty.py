@@ -9,12 +9,11 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from advisor.collectors.derive.work import length_hint
 from advisor.collectors.errors import counted, duration_text
-from advisor.collectors.format import Mean, Recording, Steps, StepTime, mean
+from advisor.collectors.format import Mean, Recording, Steps, StepTime
 
 # Upper over lower end of a 90 % interval, beyond which it decides nothing: neighbours on a list of
 # instance types differ by factors of two in price, twice that and a little more for the noise.
@@ -29,8 +28,6 @@ REACH: Final = 1.644854
 LENGTH_LOG_SD: Final[Mapping[str, float]] = {
     "given": 0.0, "certain": 0.0, "likely": 0.05, "weak": math.log(2.0) / REACH,
 }  # fmt: skip
-# Steps after warm-up that a recording is asked for, where it had too few.
-_ENOUGH_STEPS: Final = 30
 
 
 def step_log_sd(step: StepTime) -> float:
@@ -97,8 +94,8 @@ def shortfall_of(seen: Recording, *, is_length_given: bool = False) -> tuple[str
 
 
 def _go_on(step: StepTime) -> str:
-    if step.steps < _ENOUGH_STEPS:
-        limit_s = max(60.0, math.ceil(2 * _ENOUGH_STEPS * step.raw_s / 60.0) * 60.0)
+    if step.steps < _LEAST_STEPS:
+        limit_s = max(60.0, math.ceil(2 * _LEAST_STEPS * step.raw_s / 60.0) * 60.0)
         return f"profile for longer: advisor profile --for {limit_s / 60:.0f}m SCRIPT"
     return "close other programs and profile again: advisor profile --precise --for 10m SCRIPT"
 
@@ -107,61 +104,38 @@ def _go_on(step: StepTime) -> str:
 SETTLED = "the step time has settled"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopRule:
-    """The thresholds of the rule that says when enough of a script has been seen.
+_LEAST_STEPS: Final = 30
+_LEAST_S: Final = 10.0
+_HALF_WIDTH: Final = 0.05  # of the mean; 0.02 with ``--precise``
+_AGREEMENT: Final = 0.05  # between the means of the last two fifths of the time
+_SHORT_EPOCH_S: Final = 30.0  # an epoch expected to be shorter than this is waited for
+
+
+def waited_for(
+    steps: Steps, now: Mean | None, *, epoch_steps: float | None, epochs_begun: int,
+    half_width_fraction: float | None = None,
+) -> str:  # fmt: skip
+    """Return what a recording waits for, whose mean step is ``now``; empty once it has settled.
 
     A narrow interval alone is not enough: few steps pass by luck, and a busy machine drifts (means
     of the first 30 steps were off by up to 16 %, measured on 102 runs). So a recording has settled
     when all of these hold: enough steps and seconds after warm-up, an epoch boundary seen where
     epochs are short, the batch-means interval narrow, and the last two stretches in agreement.
     """
-
-    least_steps: int = 30
-    least_s: float = 10.0
-    half_width_fraction: float = 0.05  # of the mean; 0.05, or 0.02 with ``--precise``
-    agreement_fraction: float = 0.05  # between the means of the last two fifths of the time
-    short_epoch_s: float = 30.0  # an epoch expected to be shorter than this is waited for [s]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """Whether to stop, what is known, and what is waited for in words."""
-
-    is_settled: bool
-    mean: Mean | None
-    waiting_for: str
-
-
-def judge(
-    steps: Steps, rule: StopRule, *, epoch_steps: float | None, epochs_begun: int
-) -> Verdict:
-    """Say whether ``steps`` have settled."""
-    now = mean(steps)
-    return Verdict(
-        mean=now,
-        is_settled=(reason := _missing(steps, rule, now, epoch_steps, epochs_begun)) == "",
-        waiting_for=reason,
-    )
-
-
-def _missing(
-    steps: Steps, rule: StopRule, now: Mean | None, epoch_steps: float | None, epochs_begun: int
-) -> str:
-    """Return the first condition that does not hold yet; empty if all do."""
+    fraction = half_width_fraction or _HALF_WIDTH
     if now is None:
         return "the first steps"
-    if now.steps < rule.least_steps:
-        return f"{rule.least_steps} steps"
+    if now.steps < _LEAST_STEPS:
+        return f"{_LEAST_STEPS} steps"
     warmup_end_ns = steps.end_ns[now.warmup_steps]
-    if (steps.last_ns - warmup_end_ns) / 1e9 < rule.least_s:
-        return f"{rule.least_s:.0f} s after warm-up"
+    if (steps.last_ns - warmup_end_ns) / 1e9 < _LEAST_S:
+        return f"{_LEAST_S:.0f} s after warm-up"
     epoch_s = None if epoch_steps is None else epoch_steps * now.raw_s
-    if epoch_s is not None and epoch_s < rule.short_epoch_s and epochs_begun < 2:
+    if epoch_s is not None and epoch_s < _SHORT_EPOCH_S and epochs_begun < 2:
         return "the end of an epoch"
-    if now.half_width_s > rule.half_width_fraction * now.corrected_s:
-        return f"±{100 * rule.half_width_fraction:.0f} %"
-    if not _agree(steps, rule, now.warmup_steps):
+    if now.half_width_s > fraction * now.corrected_s:
+        return f"±{100 * fraction:.0f} %"
+    if not _agree(steps, now.warmup_steps):
         return "two stretches in agreement"
     # What settles must be an answer, too: no neighbours' noise without a bound.
     if math.hypot(now.half_width_s, now.time.half_width_s) > _WIDEST_FRACTION * now.corrected_s:
@@ -169,7 +143,7 @@ def _missing(
     return ""
 
 
-def _agree(steps: Steps, rule: StopRule, warmup: int) -> bool:
+def _agree(steps: Steps, warmup: int) -> bool:
     """Compare the means of the last two fifths of the time after warm-up."""
     begin_ns, end_ns = steps.end_ns[warmup], steps.end_ns[-1]
     fifth = (end_ns - begin_ns) // 5
@@ -178,4 +152,4 @@ def _agree(steps: Steps, rule: StopRule, warmup: int) -> bool:
     if not first < second < steps.count:
         return False
     earlier, later = steps.corrected(first, second), steps.corrected(second, steps.count)
-    return abs(earlier - later) <= rule.agreement_fraction * min(earlier, later)
+    return abs(earlier - later) <= _AGREEMENT * min(earlier, later)

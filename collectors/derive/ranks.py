@@ -19,26 +19,13 @@ waited for a core of this machine.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 from advisor.collectors.format import CommunicationCounts, Events, RankSeries, StepTime
 
 _MOST_STEPS = 100_000  # of a kept series: the last ones
 _FIRST_STEPS = 12  # warm-up, and the traced ones
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Share:
-    """One rank's mean step [s]: on the wall, waiting for a core, waiting for the others."""
-
-    wall_s: float
-    delay_s: float
-    wait_s: float
-
-    @property
-    def own_s(self) -> float:
-        return self.wall_s - self.delay_s - self.wait_s
 
 
 def ranks_of(processes: Sequence[Events], trainer: Events) -> tuple[RankSeries, ...]:
@@ -109,7 +96,7 @@ def _wait_s(before: CommunicationCounts, after: CommunicationCounts) -> float:
     exposed_ns = max(0, after.exchanged_ns - after.hidden_ns) if after.exchanged_ns > 0 else 0
     used_ns = after.cpu_ns - before.cpu_ns + after.delay_ns - before.delay_ns
     blocked_ns = max(0, after.t_ns - before.t_ns - used_ns)
-    return min(inside_ns + exposed_ns * (after.steps - before.steps), blocked_ns) / 1e9
+    return float(min(inside_ns + exposed_ns * (after.steps - before.steps), blocked_ns) / 1e9)
 
 
 def _per_step(counts: Sequence[CommunicationCounts], name: str) -> float | None:
@@ -117,8 +104,8 @@ def _per_step(counts: Sequence[CommunicationCounts], name: str) -> float | None:
     known = [one for one in counts if getattr(one, name) >= 0]
     if len(known) < 2 or known[-1].steps <= known[0].steps:
         return None
-    grown: int = getattr(known[-1], name) - getattr(known[0], name)
-    return max(0.0, grown / (known[-1].steps - known[0].steps))
+    grown = getattr(known[-1], name) - getattr(known[0], name)
+    return max(0.0, float(grown / (known[-1].steps - known[0].steps)))
 
 
 def communication_of(
@@ -194,9 +181,9 @@ def corrected_together(step: StepTime, trainer: Events, processes: Sequence[Even
     if trainer.steps.throttled.over(trainer.steps.first_ns, trainer.steps.last_ns) > 0:
         return step  # a quota's waiting belongs to the machine, and nobody says whose it was
     mine = shares.get(int(trainer.fact("process_group").get("rank", 0))) or known[0]
-    together_s = max(one.own_s for one in known) + exchange_s
-    least_s = mine.wall_s - sum(one.delay_s for one in known)
-    corrected_s = step.raw_s * max(together_s, least_s) / mine.wall_s
+    together_s = max(own_s for _, _, own_s in known) + exchange_s
+    least_s = mine[0] - sum(delay_s for _, delay_s, _ in known)
+    corrected_s = step.raw_s * max(together_s, least_s) / mine[0]
     if (trainer.fact("torch").get("threads") or 1) > 1:
         # Its pool computes, and waits for cores too; else the other threads only carry bytes.
         corrected_s = min(corrected_s, step.corrected_s)
@@ -219,8 +206,11 @@ def _after_first_steps(counts: Sequence[CommunicationCounts]) -> list[Communicat
     return later if len(later) > 1 and later[-1].steps > later[0].steps else []
 
 
-def _share(counts: Sequence[CommunicationCounts]) -> _Share | None:
-    """Return a rank's mean step; None where too little was recorded of it."""
+def _share(counts: Sequence[CommunicationCounts]) -> tuple[float, float, float] | None:
+    """Return a rank's mean step [s]: on the wall, waiting for a core, and its own part.
+
+    None where too little was recorded of it.
+    """
     counts = _after_first_steps(counts)
     if not counts:
         return None
@@ -229,4 +219,4 @@ def _share(counts: Sequence[CommunicationCounts]) -> _Share | None:
     wall_s = (last.t_ns - first.t_ns) / 1e9 / steps
     delay_s = (last.delay_ns - first.delay_ns) / 1e9 / steps
     wait_s = sum(_wait_s(before, after) for before, after in pairwise(counts)) / steps
-    return _Share(wall_s=wall_s, delay_s=delay_s, wait_s=wait_s)
+    return wall_s, delay_s, wall_s - delay_s - wait_s

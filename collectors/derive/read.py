@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from advisor.collectors.derive.certainty import SETTLED, StopRule, Verdict, judge
+from advisor.collectors.derive.certainty import SETTLED, waited_for
 from advisor.collectors.derive.deep_step import deep_step
 from advisor.collectors.derive.profiler_log import (
     ProfilerLog,
@@ -54,6 +53,7 @@ from advisor.collectors.format import (
     rehearsed_of,
     routing_of,
     saves_of,
+    sheet_of,
     take_all,
     told_of,
 )
@@ -227,21 +227,16 @@ def world_size_of(processes: list[Events]) -> int:
     return max(sizes, default=1)
 
 
-def rule_of(options: dict[str, Any]) -> StopRule:
-    """Return the stop rule that was asked for."""
-    fraction = options.get("half_width_fraction")
-    return StopRule() if fraction is None else StopRule(half_width_fraction=fraction)
-
-
 def _step_time(trainer: Events, log: ProfilerLog, timed: Times) -> StepTime | None:
     now = timed.step
     if now is None:
         return None
-    verdict = judge(
+    waits_for = waited_for(
         trainer.steps,
-        rule_of(log.header.get("options", {})),
+        now,
         epoch_steps=steps_per_epoch(trainer),
         epochs_begun=trainer.epochs_begun,
+        half_width_fraction=log.header.get("options", {}).get("half_width_fraction"),
     )
     # On an accelerator waiting for a core and computing overlap: a step is not shorter than there.
     corrected = max(now.corrected_s, _device_step_s(trainer))
@@ -255,17 +250,10 @@ def _step_time(trainer: Events, log: ProfilerLog, timed: Times) -> StepTime | No
         warmup_steps=now.warmup_steps,
         delay_fraction=max(0.0, 1.0 - corrected / now.raw_s),
         clock=cast(StepClock, CLOCKS[trainer.clock]),
-        is_settled=is_settled(log.end, verdict),
+        # By what ended the recording, if it did: judged after its last steps, it might not be.
+        is_settled=not waits_for or log.end.get("stop_reason") == SETTLED,
         contention_half_width_s=now.time.half_width_s,
     )
-
-
-def is_settled(end: Mapping[str, Any], verdict: Verdict) -> bool:
-    """Whether the stop rule was satisfied: by the verdict that ended the recording, if one did.
-
-    Judged again after its last steps, that verdict might be another one.
-    """
-    return verdict.is_settled or end.get("stop_reason") == SETTLED
 
 
 def _device_step_s(trainer: Events) -> float:
@@ -333,6 +321,7 @@ def _host(log: ProfilerLog, trainer: Events) -> Host:
     host, torch = noun(Host, log.header["host"]), trainer.fact("torch")
     return replace(
         host,
+        sheets=tuple(map(sheet_of, host.sheets)),
         torch_version=torch.get("version", host.torch_version),
         python_version=trainer.header.get("python", host.python_version),
         gpus=host.gpus or tuple(torch.get("cuda", ())),

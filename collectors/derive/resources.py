@@ -7,14 +7,13 @@ from these rates.
 
 from __future__ import annotations
 
-import bisect
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any, Final
 
-from advisor.collectors.format import RankSeries, Reading, Recording
+from advisor.collectors.format import Curve, RankSeries, Reading, Recording
 
 INTERVAL_S: Final = 0.5
 _LONGEST_S: Final = 120.0  # of a kept series: a profile lasts about two minutes
@@ -43,8 +42,8 @@ class Resources:
 
 _COUNTERS: Final[Mapping[str, Callable[[Reading], float]]] = {
     "cpu_cores": lambda r: r.cpu_s,
-    "network_received_bytes_per_s": lambda r: float(r.network_received_bytes),
-    "network_sent_bytes_per_s": lambda r: float(r.network_sent_bytes),
+    "network_received_bytes_per_s": lambda r: r.network_received_bytes,
+    "network_sent_bytes_per_s": lambda r: r.network_sent_bytes,
 }
 
 
@@ -60,10 +59,14 @@ def resources_of(recording: Recording) -> Resources:
     duration_s = seen[-1].t_s - seen[0].t_s
     count = max(int(min(duration_s, _LONGEST_S) / INTERVAL_S), 1)
     ends = [seen[0].t_s + INTERVAL_S * i for i in range(count + 1)]
-    channels = {name: _rates(seen, read, ends) for name, read in _COUNTERS.items()}
-    channels["memory_bytes"] = tuple(
-        _at(seen, lambda r: float(r.rss_bytes), end) for end in ends[1:]
-    )
+    times = [r.t_s for r in seen]
+
+    def at_ends(read: Callable[[Reading], float]) -> list[float]:
+        curve = Curve(times, [float(read(r)) for r in seen])
+        return [curve.at(end) for end in ends]
+
+    channels = {name: _rates(at_ends(read)) for name, read in _COUNTERS.items()}
+    channels["memory_bytes"] = tuple(at_ends(lambda r: r.rss_bytes)[1:])
     busy = max(seen[-1].cpu_s - seen[0].cpu_s, 0.0) / duration_s
     step = recording.step_time
     return Resources(
@@ -119,25 +122,11 @@ def _parts(values: Sequence[float], parts: int) -> tuple[float, ...]:
     )
 
 
-def _rates(
-    seen: list[Reading], read: Callable[[Reading], float], ends: list[float]
-) -> tuple[float, ...]:
+def _rates(values: Sequence[float]) -> tuple[float, ...]:
     """Return a counter's mean rates; where a process left with its share it counts as nothing."""
-    values = [_at(seen, read, end) for end in ends]
     return tuple(
         max(after - before, 0.0) / INTERVAL_S for before, after in itertools.pairwise(values)
     )
-
-
-def _at(seen: list[Reading], read: Callable[[Reading], float], t_s: float) -> float:
-    place = bisect.bisect_left(seen, t_s, key=lambda r: r.t_s)
-    if place == 0:
-        return read(seen[0])
-    if place == len(seen):
-        return read(seen[-1])
-    before, after = seen[place - 1], seen[place]
-    share = (t_s - before.t_s) / (after.t_s - before.t_s)
-    return read(before) + share * (read(after) - read(before))
 
 
 GIB = 2**30

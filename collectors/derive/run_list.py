@@ -1,8 +1,8 @@
 """All runs in a line each, without reading again what has ended and was read before.
 
-What a listing shows of a run is the last record of its profiler's file, and is kept in
-``index.json`` beside the runs, with the size and time of that file. Both are caches: whatever is
-missing, changed, unreadable or made by another version of the collectors is derived again.
+What a listing shows of a run is kept in ``index.json`` beside the runs, with the size and time of
+its profiler's file. That is a cache: whatever is missing, changed, unreadable or made by another
+version of the collectors is derived again.
 """
 
 from __future__ import annotations
@@ -14,20 +14,14 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from advisor.collectors import atomic
 from advisor.collectors.errors import printable, printable_json, shown
-from advisor.collectors.format import PROFILER_FILE, noun, parse, parse_json, profiler_lives
-from advisor.collectors.hooks import format as fmt
-
-if TYPE_CHECKING:
-    from advisor.collectors.format import Recording
+from advisor.collectors.format import PROFILER_FILE, noun, profiler_lives
 
 INDEX_FILE: Final = "index.json"
 UNREADABLE: Final = "unreadable: "
-_FACT: Final = "line"
-_TAIL_BYTES: Final = 8192  # holds the last record, unless the command is very long
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,12 +59,13 @@ def run_lines(runs: list[Path]) -> list[RunLine]:
     return lines
 
 
-def closing_fact(seen: Recording) -> dict[str, Any]:
-    """Return the last record of a recording's profiler file: its line."""
-    return {"fact": _FACT, "made_by": _version(), **asdict(_line(seen))}
+def _read(run: Path) -> RunLine:
+    from advisor.collectors.derive.store import read_recording
 
-
-def _line(seen: Recording) -> RunLine:
+    try:
+        seen = read_recording(run)
+    except Exception as error:  # whatever is wrong with one run, the others are listed
+        return RunLine(run=printable(run.name), status=UNREADABLE + shown(str(error)))
     return RunLine(
         run=seen.run_id,
         status=seen.status,
@@ -79,33 +74,6 @@ def _line(seen: Recording) -> RunLine:
         step_s=None if seen.step_time is None else seen.step_time.corrected_s,
         command=seen.command,
     )
-
-
-def _last_record(run: Path) -> RunLine | None:
-    """Return the line that the profiler left; None where there is none that can be used."""
-    try:
-        with (run / PROFILER_FILE).open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            tail = os.pread(file.fileno(), _TAIL_BYTES, max(0, size - _TAIL_BYTES))
-    except OSError:
-        return None
-    at = tail.rfind(fmt.MAGIC)  # in JSON, which is ASCII, it cannot be
-    record = next(parse(tail, max(at, 0)), None)
-    if record is None or record[0] != fmt.FACT or record[2] != len(tail):
-        return None
-    fact = parse_json(record[1], as_written=("command",))
-    if fact.get("fact") != _FACT or fact.get("made_by") != _version():
-        return None
-    return _line_of({**fact, "run": run.name, "stamp": [0]}, [0])
-
-
-def _read(run: Path) -> RunLine:
-    from advisor.collectors.derive.store import read_recording
-
-    try:
-        return _last_record(run) or _line(read_recording(run))
-    except Exception as error:  # whatever is wrong with one run, the others are listed
-        return RunLine(run=printable(run.name), status=UNREADABLE + shown(str(error)))
 
 
 def _is_final(run: Path, line: RunLine) -> bool:

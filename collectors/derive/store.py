@@ -14,11 +14,11 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from advisor.collectors import atomic
 from advisor.collectors.atomic import OWNER_ONLY, cache_folder, data_folder, private_folder
@@ -320,9 +320,6 @@ def _own_files(run: Path) -> list[Path]:
     return [*(run / name for name in named), *run.glob(EVENT_FILES)]
 
 
-# Runs that nobody ended: close those that hold something, take away those that never did.
-
-
 # Larger files hold readings: a header takes a few KiB, and is not read again and again.
 _MOST_BYTES: Final = 2**20
 # A run of an earlier version that bears no mark of its profiler: the host's benchmark, which came
@@ -330,39 +327,28 @@ _MOST_BYTES: Final = 2**20
 _UNMARKED_S: Final = 3600.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recovered:
-    """What became of a run."""
+def recover_all(root: Root | None = None) -> list[tuple[str, str, str]]:
+    """Close or take away every run whose profiler was killed; return what became of each.
 
-    run: str
-    what: Literal["closed", "deleted", "recording", "unreadable"]
-    why: str
-
-
-def recover_all(root: Root | None = None) -> list[Recovered]:
-    """Close or take away every run whose profiler was killed; return what became of each."""
-    found = []
-    for run in list_runs(root):
-        outcome = _recovered(run)
-        if outcome is not None:
-            found.append(outcome)
-    return found
+    Rows of (run, what, why): ``"closed"``, ``"deleted"``, ``"recording"`` or ``"unreadable"``.
+    """
+    return [one for run in list_runs(root) if (one := _recovered(run)) is not None]
 
 
-def _recovered(run: Path) -> Recovered | None:
+def _recovered(run: Path) -> tuple[str, str, str] | None:
     name = printable(run.name)
     try:
         if never_recorded(run):
             remove_run(run)
-            return Recovered(run=name, what="deleted", why="nothing was recorded")
-        if _has_ended(run):
+            return name, "deleted", "nothing was recorded"
+        if fmt.END in _kinds(run / PROFILER_FILE):
             return None
         if profiler_lives(run):
-            return Recovered(run=name, what="recording", why="its profiler is at work")
-        seen = recover_run(run)
-        return Recovered(run=name, what="closed", why=f"{seen.duration_s:.0f} s are kept")
+            return name, "recording", "its profiler is at work"
+        closed = "closed", f"{recover_run(run).duration_s:.0f} s are kept"
     except Exception as error:  # one bad run costs no other
-        return Recovered(run=name, what="unreadable", why=shown(str(error)))
+        return name, "unreadable", shown(str(error))
+    return name, *closed
 
 
 def clean_runs(root: Root | None = None) -> int:
@@ -418,14 +404,11 @@ def _holds_nothing_beside(run: Path) -> bool:
         is_events = fnmatchcase(entry.name, EVENT_FILES)
         if not (is_events or entry.name in (PROFILER_FILE, fmt.CONTROL_FILE)):
             return False
-        if is_events and _holds_steps(Path(entry.path)):
+        if is_events and _kinds(Path(entry.path)) - {fmt.HEADER, fmt.FACT}:
             return False
     return True
 
 
-def _holds_steps(path: Path) -> bool:
-    return any(kind not in (fmt.HEADER, fmt.FACT) for kind, _, _ in parse(path.read_bytes()))
-
-
-def _has_ended(run: Path) -> bool:
-    return any(kind == fmt.END for kind, _, _ in parse((run / PROFILER_FILE).read_bytes()))
+def _kinds(path: Path) -> set[int]:
+    """Return the kinds of records in a file."""
+    return {kind for kind, _, _ in parse(path.read_bytes())}

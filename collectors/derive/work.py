@@ -156,7 +156,7 @@ def _observed(events: Events) -> float:
     counts = None if number is None else events.loaders.get(number)
     if counts is None or not counts.steps or not counts.batches:
         return 1.0
-    return counts.batches / counts.steps
+    return float(counts.batches / counts.steps)
 
 
 def batches_per_step(events: Events) -> float:
@@ -195,27 +195,18 @@ _LAG_STEPS: Final = 2.0
 _LAG_FRACTION: Final = 0.1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Length:
-    """Steps of a whole job; ``epochs`` and ``steps_per_epoch`` where it has epochs."""
-
-    steps: float
-    epochs: float | None
-    steps_per_epoch: float | None
-    confidence: Literal["likely", "weak"]
-
-
 def of_loops(
     loops: list[dict[str, Any]], found: list[dict[str, Any]], events: Events
-) -> Length | None:
+) -> tuple[float, float | None, Literal["likely", "weak"]] | None:
     """Multiply the loops around a step; divide by the innermost one's turns in a step.
 
     ``found``: all that was seen of the work, in order, ``loops`` last.
 
     Returns
     -------
-    Length or None
-        None where a loop's turns are unknown, or it was seen to end before them.
+    (float, float or None, str) or None
+        Steps, steps of an epoch where there are epochs, and how sure that is; None where a loop's
+        turns are unknown, or it was seen to end before them.
     """
     found = _one_count(found)
     loops, confidence = _fed(loops, events)
@@ -231,9 +222,7 @@ def of_loops(
     if (loops[-1].get("may_end") and not bounds) or is_most:
         confidence = "weak"
     whole = min([*bounds, *([] if steps is None else [steps])])
-    per_epoch = _steps_per_epoch(loops, sizes)
-    epochs = whole / per_epoch if per_epoch else None
-    return Length(steps=whole, epochs=epochs, steps_per_epoch=per_epoch, confidence=confidence)
+    return whole, _steps_per_epoch(loops, sizes), confidence
 
 
 def _one_count(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -451,8 +440,9 @@ def total_work(
             return TotalWork.of(candidate["steps"], epochs, candidate["source"], sure)
         if "loops" in candidate:
             if length := of_loops(candidate["loops"], found, events):
-                source = candidate["source"]
-                return TotalWork.of(length.steps, length.epochs, source, length.confidence)
+                steps, per_epoch, sure = length
+                epochs = steps / per_epoch if per_epoch else None
+                return TotalWork.of(steps, epochs, candidate["source"], sure)
             if is_episodic(candidate["loops"]):  # an argument would say an episode's length
                 return None
     return _from_arguments(found[-1].get("arguments", {}), events)
@@ -514,7 +504,7 @@ def _steps_of_an_epoch(events: Events) -> float | None:
     found = _sightings(events)
     for candidate in found[-1].get("candidates", []) if found else []:
         if "loops" in candidate and (length := of_loops(candidate["loops"], found, events)):
-            return length.steps_per_epoch
+            return length[1]
     return None
 
 

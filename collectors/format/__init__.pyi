@@ -38,7 +38,6 @@ from .record_files import profiler_lives as profiler_lives
 from .record_files import sync_file as sync_file
 from .recording import Columns as Columns
 from .recording import DeepStep as DeepStep
-from .recording import DeviceSheet as DeviceSheet
 from .recording import Host as Host
 from .recording import HostBenchmark as HostBenchmark
 from .recording import Loading as Loading
@@ -48,6 +47,7 @@ from .recording import Reading as Reading
 from .recording import Recording as Recording
 from .recording import Rounds as Rounds
 from .recording import RunStatus as RunStatus
+from .recording import Sheet as Sheet
 from .recording import StepClock as StepClock
 from .recording import StepTime as StepTime
 from .recording import Throttling as Throttling
@@ -56,6 +56,7 @@ from .recording import TouchedReading as TouchedReading
 from .recording import read_reading as read_reading
 from .recording import read_touched as read_touched
 from .recording import rows_of as rows_of
+from .recording import sheet_of as sheet_of
 from .step_time import Mean as Mean
 from .step_time import Steps as Steps
 from .step_time import mean as mean

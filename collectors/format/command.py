@@ -87,7 +87,7 @@ def stored_command(words: Sequence[str], key: bytes) -> list[str]:
         assigned = _ASSIGNED.fullmatch(word)
         if HASHED.fullmatch(word) or word in ("-", "--", ""):
             found.append(word)
-        elif not is_script and (_is_script(word) or _is_module(before, word)):
+        elif not is_script and (_is_script(word) or (before == "-m" and _MODULE.fullmatch(word))):
             is_script = True
             found.append(word)
         elif assigned is not None and _is_plain(assigned["name"]):
@@ -136,10 +136,6 @@ def _is_plain(name: str) -> bool:
 
 def _is_script(word: str) -> bool:
     return _SCRIPT.fullmatch(word) is not None and redacted(word) == word
-
-
-def _is_module(before: str, word: str) -> bool:
-    return before == "-m" and _MODULE.fullmatch(word) is not None
 
 
 def _is_launcher(number: int, word: str) -> bool:

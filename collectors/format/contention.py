@@ -78,7 +78,7 @@ _MOST_LOST: Final = 0.999
 class Curve:
     """A counter that only grows, at the moments when it was read; straight between them."""
 
-    times_ns: list[int] = field(default_factory=list)
+    times_ns: list[float] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
 
     def add(self, t_ns: int, value: float) -> None:

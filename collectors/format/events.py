@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import struct
-import sys
+from collections import namedtuple
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import add, itemgetter
 from typing import Any, Final
-from zlib import crc32
 
 from advisor.collectors.format.record_files import fields, parse, parse_json
 from advisor.collectors.format.step_time import Others, Steps
@@ -17,61 +17,22 @@ from advisor.collectors.hooks import format as fmt
 _OF_THE_FIRST_STEPS = ("deep_step", "work", "updates")
 
 
-@dataclass(slots=True)
-class LoaderCounts:
-    """A loader's counts, cumulative; see ``hooks.format.LOADER_PAYLOAD``."""
-
-    iterators: int = 0
-    steps: int = 0
-    batches: int = 0
-    samples: int = 0
-    inside_ns: int = 0
-    inside_cpu_ns: int = 0
-    workers_cpu_ns: int = 0
-    workers_delay_ns: int = 0
-    helpers_delay_ns: int = 0
-
-
-@dataclass(slots=True)
-class CommunicationCounts:
-    """What training together has cost so far; see ``hooks.format.COMMUNICATION_PAYLOAD``."""
-
-    t_ns: int
-    steps: int
-    cpu_ns: int
-    delay_ns: int
-    wait_ns: int
-    calls: int
-    payload_bytes: int
-    sent_bytes: int
-    received_bytes: int
-    exchanged_ns: int
-    hidden_ns: int
+# A loader's counts, cumulative, and what training together has cost so far: what the time, and the
+# loader's number, stand before in ``hooks.format.LOADER_PAYLOAD`` and ``COMMUNICATION_PAYLOAD``.
+LoaderCounts = namedtuple(
+    "LoaderCounts",
+    "iterators steps batches samples inside_ns inside_cpu_ns workers_cpu_ns workers_delay_ns "
+    "helpers_delay_ns",
+    defaults=(0, 0, 0, 0, 0, 0, 0, 0, 0),
+)
+CommunicationCounts = namedtuple(
+    "CommunicationCounts",
+    "t_ns steps cpu_ns delay_ns wait_ns calls payload_bytes sent_bytes received_bytes "
+    "exchanged_ns hidden_ns",
+)
 
 
-@dataclass(slots=True)
-class _Interval:
-    """What happened since the last complete step."""
-
-    has_boundary: bool = False
-    backwards: int = 0
-    batches: int = 0
-    samples: int = 0
-    wait_ns: int = 0
-    wait_delay_ns: int = 0
-
-    def add(
-        self, flags: int, backwards: int, batches: int, samples: int, wait_ns: int, delay_ns: int
-    ) -> None:
-        self.has_boundary |= bool(flags & fmt.FLAG_BOUNDARY)
-        self.backwards += backwards
-        self.batches += batches
-        self.samples += samples
-        self.wait_ns += wait_ns
-        self.wait_delay_ns += delay_ns
-
-
-_CLOSED = _Interval()
+_CLOSED: Final = (0, 0, 0, 0, 0, 0)
 
 
 @dataclass(slots=True)
@@ -94,19 +55,18 @@ class Events:
     others: Others = field(default_factory=Others)
     device_steps_ns: list[int] = field(default_factory=list)
     communication: list[CommunicationCounts] = field(default_factory=list)
-    _open: _Interval = field(default_factory=_Interval)
+    # since the last complete step: flags of an epoch's begin, backwards, batches, samples, and the
+    # wait and its delay [ns]
+    _open: tuple[int, ...] = _CLOSED
 
     def __post_init__(self) -> None:
         self.steps.others = self.others
 
     def take(self, kind: int, payload: bytes) -> None:
         """Take in one record; kinds and fields of later versions are passed over."""
-        if kind == fmt.STEP and len(payload) >= fmt.STEP_BYTES:
-            self._take_tick(*fields(fmt.STEP_PAYLOAD, payload))
-        elif kind == fmt.STEPS and len(payload) >= fmt.STEPS_HEAD.size:
-            for values in fmt.steps_of(payload):
-                self._take_tick(*values)
-        elif kind == fmt.LOADER and len(payload) >= fmt.LOADER_BYTES:
+        for values in ticks_in(kind, payload):
+            self._take_tick(*values)
+        if kind == fmt.LOADER and len(payload) >= fmt.LOADER_BYTES:
             self._take_loader(*fields(fmt.LOADER_PAYLOAD, payload))
         elif kind == fmt.POOL and len(payload) >= fmt.POOL_BYTES:
             t_ns, slowest_ns, main_ns, others_ns, cpu_ns = fields(fmt.POOL_PAYLOAD, payload)
@@ -134,40 +94,25 @@ class Events:
             counts = seen.workers_cpu_ns, seen.workers_delay_ns, seen.helpers_delay_ns
             self.others.take_workers(t_ns, number, counts, workers)
 
-    def take_ticks(self, columns: Sequence[Sequence[int]]) -> None:
-        """Take in many ticks, as ``take`` would one by one.
+    def take_ticks(self, ticks: Sequence[tuple[int, ...]]) -> None:
+        """Take in many ticks, as ``take`` would one by one; those that say nothing new at once."""
+        for (clock, flags), group in groupby(ticks, itemgetter(3, 4)):
+            rows, at = list(group), 0
+            is_plain = flags == fmt.FLAG_COMPLETES
+            while at < len(rows) and not (
+                is_plain and clock == self.clock and self.completed and self._open == _CLOSED
+            ):
+                self._take_tick(*rows[at])
+                at += 1
+            if at < len(rows) and not self._take_plain(rows[at:]):
+                for row in rows[at:]:
+                    self._take_tick(*row)
 
-        ``columns``: the fields of ``hooks.format.STEP_PAYLOAD``, one or more ticks.
-        """
-        clock, plain = self.clock, fmt.FLAG_COMPLETES
-        kinds = zip(columns[3], columns[4], strict=True)
-        odd = [i for i, (of, flags) in enumerate(kinds) if flags != plain or of != clock]
-        begin, last = 0, len(columns[0])
-        for end in (*odd, last):
-            self._take_stretch([column[begin:end] for column in columns])
-            if end == last:
-                return
-            self._take_tick(*(column[end] for column in columns))
-            begin = end + 1
-            if self.clock != clock and begin < last:  # what is plain is to be seen anew
-                self.take_ticks([column[begin:] for column in columns])
-                return
-
-    def _take_stretch(self, columns: Sequence[Sequence[int]]) -> None:
-        """Take in ticks of this clock that complete a step each and say nothing else."""
-        begin, count = 0, len(columns[0])
-        while begin < count and not (self.completed and self._open == _CLOSED):
-            self._take_tick(*(column[begin] for column in columns))
-            begin += 1
-        if begin:
-            columns = [column[begin:] for column in columns]
-        if count > begin and not self._take_plain(columns):
-            for row in zip(*columns, strict=True):
-                self._take_tick(*row)
-
-    def _take_plain(self, columns: Sequence[Sequence[int]]) -> bool:
+    def _take_plain(self, rows: Sequence[tuple[int, ...]]) -> bool:
         """Take in ordinary steps behind others; False, and nothing is done, if they are none."""
-        times, delays, _, _, _, _, backwards, batches, waits, samples, wait_delays = columns
+        times, delays, _, _, _, _, backwards, batches, waits, samples, wait_delays = zip(
+            *rows, strict=True
+        )
         waits_ns, wait_delays_ns = [1000 * w for w in waits], [1000 * w for w in wait_delays]
         if not self.steps.add_plain(times, delays, waits_ns, wait_delays_ns):
             return False
@@ -192,12 +137,14 @@ class Events:
             self._renew()
         if flags & fmt.FLAG_BOUNDARY:
             self.epochs_begun += 1
-        self._open.add(flags, backwards, batches, samples, wait_us * 1000, wait_delay_us * 1000)
+        seen = (flags & fmt.FLAG_BOUNDARY, backwards, batches, samples, wait_us * 1000)
+        self._open = tuple(map(add, self._open, (*seen, wait_delay_us * 1000)))
         if flags & fmt.FLAG_COMPLETES:
-            done = self._complete()
+            boundaries, *counts, wait_ns, wait_delay_ns = self._open
+            self._complete(boundaries > 0, *counts)
             # An epoch may have begun with an accumulated step's first pass.
-            flags |= fmt.FLAG_BOUNDARY * done.has_boundary
-            self.steps.add(t_ns, delay_ns, flags, done.wait_ns, done.wait_delay_ns)
+            flags |= fmt.FLAG_BOUNDARY * (boundaries > 0)
+            self.steps.add(t_ns, delay_ns, flags, wait_ns, wait_delay_ns)
 
     @property
     def rank(self) -> int:
@@ -208,7 +155,7 @@ class Events:
         self.clock, self.steps = clock, Steps(others=self.others)
         self.completed = self.intervals = 0
         self.backwards = self.batches = self.samples = 0
-        self._open = _Interval()
+        self._open = _CLOSED
 
     def _renew(self) -> None:
         """Forget steps that turned out to be parts; training has begun with the first of them."""
@@ -219,16 +166,15 @@ class Events:
         for name in _OF_THE_FIRST_STEPS:
             self.facts.pop(name, None)
 
-    def _complete(self) -> _Interval:
+    def _complete(self, has_boundary: bool, backwards: int, batches: int, samples: int) -> None:
         """Close the step: it counts if one came before it and no epoch began in it."""
-        done, self._open = self._open, _Interval()
-        if self.completed and not done.has_boundary:
+        self._open = _CLOSED
+        if self.completed and not has_boundary:
             self.intervals += 1
-            self.backwards += done.backwards
-            self.batches += done.batches
-            self.samples += done.samples
+            self.backwards += backwards
+            self.batches += batches
+            self.samples += samples
         self.completed += 1
-        return done
 
     def fact(self, name: str) -> dict[str, Any]:
         """Return the last fact of a name; empty if there is none."""
@@ -248,95 +194,35 @@ class Events:
         return {}
 
 
-_LEAST, _MOST = 16, 4096  # records to look for at once
+_MOST = 4096  # ticks at once
 # What these say has nothing to do with ticks: they may be taken in before those that precede them.
 _BESIDE: Final = frozenset({fmt.LOADER, fmt.POOL, fmt.COMMUNICATION, fmt.PROCESS})
-_HEAD: Final = struct.pack("<2sBxI", fmt.MAGIC, fmt.STEP, fmt.STEP_PAYLOAD.size)
-_BYTES: Final = tuple((place, bytes((value,))) for place, value in enumerate(_HEAD))
-_CRC: Final = struct.Struct("<I")  # the last of a frame's header
-
-
-def _layout() -> tuple[tuple[str, int, int], ...]:
-    """Return type, place and width of each field of a step record. [bytes]."""
-    found, at = [], 0
-    for of in fmt.STEP_PAYLOAD.format.lstrip("<"):
-        width = struct.calcsize(f"<{of}")
-        found.append((of, at, width))
-        at += width
-    return tuple(found)
-
-
-_FIELDS: Final = _layout()
-_IS_ALIGNED: Final = not any(at % w or fmt.STEP_PAYLOAD.size % w for _, at, w in _FIELDS)
 
 
 def take_all(events: Events, data: bytes) -> None:
-    """Take in every whole record of an event file, step records by the thousand.
+    """Take in every whole record of an event file, ticks as columns by the thousand.
 
-    Hours of fast steps are some hundred thousand records. Where they stand one behind the other
-    they are found, checked and unpacked as columns, with no work in Python for each; what
-    ``Events.take`` would have made of them one by one is what comes out
-    (``tests/test_collectors_step_records.py``).
+    Hours of fast steps are some hundred thousand records. What ``Events.take`` would have made of
+    them one by one is what comes out (``tests/test_collectors_step_records.py``).
     """
-    at, most = 0, _LEAST
-    ticks: list[bytes] = []
-    while True:
-        found = _steps(data, at, most)
-        ticks += found
-        at += len(found) * (fmt.FRAME.size + fmt.STEP_PAYLOAD.size)
-        is_more = len(found) == most
-        most = min(max(2 * len(found), _LEAST), _MOST)
-        if is_more and len(ticks) < _MOST:
-            continue
-        record = None if is_more else next(parse(data, at), None)
-        if record is not None and record[0] == fmt.STEPS and len(ticks) < _MOST:
-            ticks += _gathered(record[1])
-            at = record[2]
-            continue
-        if is_more or record is None or record[0] not in _BESIDE:
-            _take_ticks(events, ticks)
+    ticks: list[tuple[int, ...]] = []
+    for kind, payload, _ in parse(data):
+        ticks += (found := ticks_in(kind, payload))
+        if len(ticks) >= _MOST or not (found or kind in _BESIDE):
+            events.take_ticks(ticks)
             ticks = []
-        if record is not None:
-            kind, payload, at = record
+        if not found:
             events.take(kind, payload)
-        elif not is_more:
-            return
+    events.take_ticks(ticks)
 
 
-def _gathered(payload: bytes) -> list[bytes]:
-    if len(payload) < fmt.STEPS_HEAD.size:
+def ticks_in(kind: int, payload: bytes) -> list[tuple[int, ...]]:
+    """Return the steps in a record, none of other kinds; later versions' fields are left out."""
+    if kind == fmt.STEP and len(payload) >= fmt.STEP_BYTES:
+        return [fields(fmt.STEP_PAYLOAD, payload)]
+    head = fmt.STEPS_HEAD
+    size = head.unpack_from(payload)[0] if kind == fmt.STEPS and len(payload) >= head.size else 0
+    if size < fmt.STEP_BYTES:
         return []
-    return [fmt.STEP_PAYLOAD.pack(*values) for values in fmt.steps_of(payload)]
-
-
-def _take_ticks(events: Events, payloads: list[bytes]) -> None:
-    if payloads:
-        events.take_ticks(_columns(b"".join(payloads)))
-
-
-def _columns(rows: bytes) -> list[Sequence[int]]:
-    """Return the fields of step records as columns, without a tuple for each record.
-
-    Tuples by the hundred thousand cost more to look after than to make.
-    """
-    size = fmt.STEP_PAYLOAD.size
-    if sys.byteorder != "little" or not _IS_ALIGNED:
-        return list(zip(*fmt.STEP_PAYLOAD.iter_unpack(rows), strict=True))
-    view: Any = memoryview(rows)
-    return [view.cast(of)[at // width :: size // width].tolist() for of, at, width in _FIELDS]
-
-
-def _steps(data: bytes, at: int, most: int) -> list[bytes]:
-    """Return the payloads of the whole step records that follow ``at`` without a gap."""
-    size = fmt.FRAME.size + fmt.STEP_PAYLOAD.size
-    count = min(most, (len(data) - at) // size)
-    for place, value in _BYTES:
-        column = data[at + place : at + count * size : size]
-        count = len(column) - len(column.lstrip(value))
-    starts = range(at + fmt.FRAME.size, at + count * size, size)
-    payloads = [data[start : start + fmt.STEP_PAYLOAD.size] for start in starts]
-    said = _CRC.unpack_from
-    for place, payload in enumerate(payloads):
-        if (crc32(payload, fmt.STEP),) != said(data, starts[place] - _CRC.size):
-            return payloads[:place]
-    return payloads
+    starts = range(head.size, len(payload) - size + 1, size)
+    return [fields(fmt.STEP_PAYLOAD, payload[at : at + size]) for at in starts]

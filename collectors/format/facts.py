@@ -32,7 +32,7 @@ def noun(kind: type[T], fact: Mapping[str, Any], **known: Any) -> T:
     2
     """
     said = {
-        name: _as(hint, fact[name])
+        name: typed(hint, fact[name])
         for name, hint in _hints(cast(Any, kind)).items()
         if name in fact and name not in known
     }
@@ -49,14 +49,14 @@ _JSON: Final[Mapping[Any, tuple[type, ...]]] = {
 }  # fmt: skip
 
 
-def _as(hint: Any, value: Any) -> Any:
+def typed(hint: Any, value: Any) -> Any:
     """Return a JSON value as a field has it: tuples for lists, nouns for objects."""
     parts = get_args(hint)
     if isinstance(hint, UnionType):
-        return None if value is None else _as(next(p for p in parts if p is not NoneType), value)
+        return None if value is None else typed(next(p for p in parts if p is not NoneType), value)
     if get_origin(hint) is tuple:
         each = repeat(parts[0]) if parts[-1] is ... else parts
-        return tuple(map(_as, each, value))
+        return tuple(map(typed, each, value))
     if is_dataclass(hint):
         return noun(cast(Any, hint), value)
     if not isinstance(value, _JSON.get(hint, (object,))):

@@ -6,13 +6,22 @@ The raw append-only files are the truth; everything here can be derived from the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import dataclasses
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from struct import Struct
 from typing import Any, Final, Literal
 
-from advisor.collectors.format.facts import Ended, GradientNorms, Limits, Rehearsed, Routing, Saves
+from advisor.collectors.format.facts import (
+    Ended,
+    GradientNorms,
+    Limits,
+    Rehearsed,
+    Routing,
+    Saves,
+    typed,
+)
 from advisor.collectors.format.record_files import fields
 from advisor.collectors.format.why_cpu import Told
 from advisor.collectors.hooks import format as fmt
@@ -107,34 +116,32 @@ class HostBenchmark:
     measured_at: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceSheet:
-    """What a device of this machine sustains (``advisor doctor --device-sheet``).
+# What a device of this machine sustains, by name (``advisor doctor --device-sheet``). device: cpu
+# or cuda; name: as the processor or the driver names itself; ..._flop_per_s: large products by
+# precision, on all threads, None where the device has none [flop/s]; copy_bytes_per_s: traffic,
+# read plus written, of a large copy [bytes/s]; call_s: one small call from Python, many issued in
+# a row [s]. Of processors, empty for GPUs: threads, numbers of threads, and for each of them large
+# fp32 products, the copy, and a small training step.
+Sheet = Mapping[str, Any]
+_BY_THREADS: Final = ("flop_per_s_by_threads", "bytes_per_s_by_threads", "step_s_by_threads")
+_SHEET: Final[Mapping[str, Any]] = {
+    **dict.fromkeys(("device", "name", "torch_version", "measured_at"), str),
+    **dict.fromkeys(("fp32_flop_per_s", "copy_bytes_per_s", "call_s"), float),
+    **{f"{name}_flop_per_s": float | None for name in ("tf32", "bf16", "fp16", "fp8")},
+    "threads": tuple[int, ...],
+    **dict.fromkeys(_BY_THREADS, tuple[float, ...]),
+}
+_UNSAID: Final = {
+    "torch_version": "", "measured_at": "", **dict.fromkeys(("threads", *_BY_THREADS), ()),
+}  # fmt: skip
 
-    Attributes
-    ----------
-    fp32_flop_per_s, ..., fp8_flop_per_s : float or None
-        Large products by precision, on all threads; None where the device has none. [flop/s]
+
+def sheet_of(said: Mapping[str, Any]) -> Sheet:
+    """Return a device's sheet from its JSON record.
+
+    Raises TypeError or KeyError if something is missing, or of another type.
     """
-
-    device: Literal["cpu", "cuda"]
-    name: str  # as the processor or the driver names itself
-    fp32_flop_per_s: float
-    tf32_flop_per_s: float | None
-    bf16_flop_per_s: float | None
-    fp16_flop_per_s: float | None
-    fp8_flop_per_s: float | None
-    copy_bytes_per_s: float  # traffic, read plus written, of a large copy [bytes/s]
-    call_s: float  # one small call from Python, many issued in a row [s]
-    # processors: the numbers of threads of the three lists below; empty for GPUs
-    threads: tuple[int, ...] = ()
-    # flop_per_s_by_threads, bytes_per_s_by_threads, step_s_by_threads: large fp32 products
-    # [flop/s], copy [bytes/s], a small training step [s]
-    flop_per_s_by_threads: tuple[float, ...] = ()
-    bytes_per_s_by_threads: tuple[float, ...] = ()
-    step_s_by_threads: tuple[float, ...] = ()
-    torch_version: str = ""
-    measured_at: str = ""
+    return {name: typed(hint, {**_UNSAID, **said}[name]) for name, hint in _SHEET.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +163,7 @@ class Host:
     python_version: str
     torch_version: str | None
     benchmark: HostBenchmark | None = None
-    sheets: tuple[DeviceSheet, ...] = ()
+    sheets: tuple[Sheet, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +177,8 @@ class Reading:
     page faults that went to disk, ``minor_faults`` those that did not (0 in recordings made before
     they were read). ``run_delay_s`` is the waiting for a core of all processes,
     ``slowest_delay_s`` of whoever waited most between two readings; ``machine_cpu_s`` the
-    processor time of the whole machine as last read, None unknown.
+    processor time of the whole machine as last read, None unknown. The fields are in the order of
+    the sampler's payload.
     """
 
     t_s: float
@@ -185,11 +193,11 @@ class Reading:
     network_sent_bytes: int
     throttled_s: float
     pressure_fraction: float | None
+    stolen_s: float = 0.0
+    major_faults: int = 0
     gpu_fraction: float | None = None
     gpu_memory_bytes: int | None = None
     gpu_power_w: float | None = None
-    stolen_s: float = 0.0
-    major_faults: int = 0
     gpu_clock_mhz: float | None = None
     gpu_received_bytes_per_s: float | None = None
     gpu_sent_bytes_per_s: float | None = None
@@ -463,23 +471,9 @@ class Recording:
         return {one.rank: one.wait_s for one in self.ranks}
 
 
-# The fields of the sampler's payloads (``watch.sampler`` packs them): times in ns, and below 0
-# what nobody read.
-_READING: Final = (
-    "t_s", "processes", "cpu_s", "run_delay_s", "rss_bytes", "pss_bytes", "disk_read_bytes",
-    "disk_write_bytes", "network_received_bytes", "network_sent_bytes", "throttled_s",
-    "pressure_fraction", "stolen_s", "major_faults", "gpu_fraction", "gpu_memory_bytes",
-    "gpu_power_w", "gpu_clock_mhz", "gpu_received_bytes_per_s", "gpu_sent_bytes_per_s",
-    "minor_faults", "slowest_delay_s", "machine_cpu_s",
-)  # fmt: skip
-_TOUCHED: Final = (
-    "t_s", "window_s", "touched_bytes", "resident_bytes", "processes", "held_bytes",
-)  # fmt: skip
-
-
 def read_reading(payload: bytes, start_ns: int) -> Reading:
     """Return the reading in a payload, its time counted from ``start_ns``."""
-    values = dict(_unpacked(_READING, fmt.READING_PAYLOAD, payload, start_ns))
+    values = dict(_unpacked(Reading, fmt.READING_PAYLOAD, payload, start_ns))
     return Reading(**values | {"machine_cpu_s": values["machine_cpu_s"] or None})
 
 
@@ -487,13 +481,20 @@ def read_touched(payload: bytes, start_ns: int) -> TouchedReading | None:
     """Return the window in a payload; None if it is too short to hold one."""
     if len(payload) < fmt.TOUCHED_PAYLOAD.size:
         return None
-    return TouchedReading(**dict(_unpacked(_TOUCHED, fmt.TOUCHED_PAYLOAD, payload, start_ns)))
+    return TouchedReading(
+        **dict(_unpacked(TouchedReading, fmt.TOUCHED_PAYLOAD, payload, start_ns))
+    )
 
 
 def _unpacked(
-    names: Sequence[str], layout: Struct, payload: bytes, start_ns: int
+    kind: type, layout: Struct, payload: bytes, start_ns: int
 ) -> Iterator[tuple[str, Any]]:
-    for name, value in zip(names, fields(layout, payload), strict=True):
+    """Yield the fields of a payload of the sampler's, by name, in seconds.
+
+    They are times in ns there, and below 0 what nobody read.
+    """
+    for one, value in zip(dataclasses.fields(kind), fields(layout, payload), strict=True):
+        name = one.name
         if name.endswith("_s") and not name.endswith("_per_s"):
             yield name, (value - start_ns * (name == "t_s")) / 1e9
         else:

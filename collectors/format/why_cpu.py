@@ -72,15 +72,11 @@ def told_of(
     )
 
 
-_WRAPPERS: Final = {
-    "FSDP": "fsdp", "FullyShardedDataParallel": "fsdp", "fully_shard": "fsdp",
-    "DistributedDataParallel": "ddp",
-}  # fmt: skip
-
-
 def _wrapped_by(spreads: Sequence[str]) -> str:
     """Return what a script wraps its model in where it names one way to, and no framework's."""
-    found = {_WRAPPERS.get(name, "") for name in spreads if name != "init_process_group"}
+    from advisor.collectors.hooks.trace.libraries import SPREADS
+
+    found = {SPREADS.get(name, "") for name in spreads if name != "init_process_group"}
     return found.pop() if len(found) == 1 else ""
 
 

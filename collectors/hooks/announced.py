@@ -59,14 +59,12 @@ class Announced:
 
     def hear(self, text: Any, *values: Any) -> None:
         """Note what an announcement says is missing; ``values`` are put into its text."""
-        try:
+        with self._session.guarded("announcement"):
             said = [str(text), *(one for one in values if isinstance(one, str))]
             for name in missing(" ".join(said)):
                 if name not in self._noted:
                     self._noted.add(name)
                     self._session.fact("fallback", package=name)
-        except Exception as error:
-            self._session.failed("announcement", error)
 
     def in_log(self, module: Any) -> None:
         """Listen to warnings that are logged, those that nobody wants to see too."""

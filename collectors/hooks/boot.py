@@ -43,7 +43,9 @@ def start(folder: str) -> Any:
         session.wants = Wants.watch(session)
     waiting = dict(patches.of(session))
     if session.rehearsal is not None:
-        waiting.update(session.rehearsal.changed())
+        from .rehearsal import stubs
+
+        waiting.update(stubs.CHANGED)
     for name in [name for name in waiting if name in sys.modules]:
         _guarded(waiting.pop(name), session)(sys.modules[name])
     guarded = {name: _guarded(patch, session) for name, patch in waiting.items()}

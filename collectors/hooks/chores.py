@@ -119,10 +119,6 @@ class Chores:
         self._deep_wanted = self._deep_plan()
         self._deep_delay_ns = self._deep_spent_ns = self._deep_begin = 0
 
-    def read_delay(self) -> None:
-        """Bring ``delay_ns`` up to date."""
-        self.delay_ns = self._delay.main_ns()
-
     def run(self, now_ns: int) -> None:
         """Do what is due after a step."""
         state = self._state
@@ -160,11 +156,9 @@ class Chores:
         """Record what training together has cost, where this process does."""
         state = self._state
         if state.is_together:
-            try:
+            with state.guarded("communication"):
                 delay_ns, model = self._delay.main_ns(), state.data_parallel
                 state.communication.record(now_ns, delay_ns, state.steps, model, is_last)
-            except Exception as error:
-                state.failed("communication", error)
 
     def _by_count(self, step: int, was_traced: bool) -> None:
         torch = sys.modules.get("torch")
@@ -203,10 +197,8 @@ class Chores:
         state.fact("optimizers", optimizers=state.optimizers.facts())
         from .trace import device_choice
 
-        try:
+        with state.guarded("told"):
             state.fact("told", **device_choice.facts(state.switches, sys._getframe()))
-        except Exception as error:
-            state.failed("told", error)
         state.fact("limits", **facts(torch, state.threads_called, state.is_rank))
 
     def look_again(self) -> None:
@@ -293,7 +285,3 @@ class Chores:
                 self._deep_wanted.clear()
             if not facts["is_compiled"]:  # a hook would have its graphs compiled again
                 self.routing.find(deep.roots)
-
-    def forget(self) -> None:
-        """Open anew what shows the parent after a fork."""
-        self._delay.forget()

@@ -19,6 +19,8 @@ import re
 import struct
 from zlib import crc32
 
+from .lineage import stat_of
+
 SCHEMA_VERSION = 1
 MAGIC = b"\xadR"
 FRAME = struct.Struct("<2sBxII")
@@ -106,16 +108,6 @@ def is_rehearsed() -> bool:
     return '"always"' in os.environ.get(REHEARSAL, "")
 
 
-def steps_of(payload: bytes) -> list[tuple[int, ...]]:
-    """Return every step's values in a ``STEPS`` payload; fields of later versions are left out."""
-    (size,) = STEPS_HEAD.unpack_from(payload)
-    if size < STEP_BYTES:
-        return []
-    starts = range(STEPS_HEAD.size, len(payload) - size + 1, size)
-    whole = (payload[at : at + size].ljust(STEP_PAYLOAD.size, b"\0") for at in starts)
-    return [STEP_PAYLOAD.unpack_from(one) for one in whole]
-
-
 def framed(kind: int, payload: bytes) -> bytes:
     """Return ``payload`` as one frame."""
     return FRAME.pack(MAGIC, kind, len(payload), crc32(payload, kind)) + payload
@@ -126,11 +118,7 @@ def start_ticks(pid: int) -> int:
 
     0 where there is no ``/proc``.
     """
-    try:
-        with open("/proc/%d/stat" % pid, "rb") as file:
-            return int(file.read().rpartition(b")")[2].split()[19])
-    except (OSError, IndexError, ValueError):
-        return 0
+    return max(0, stat_of(pid, 19))
 
 
 # What can be a secret at all has one of these in it.

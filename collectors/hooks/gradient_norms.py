@@ -54,8 +54,6 @@ class GradientSampler:
         self._expected = 1
         self._taken: list[tuple[int, Any, Any]] = []
 
-    # What the session calls between steps, and in a step that is sampled.
-
     def run(self, now_ns: int) -> None:
         """Sample the next step, if it is time to."""
         state = self._state
@@ -149,8 +147,6 @@ class GradientSampler:
         """Leave what was taken to the parent, after a fork."""
         self.is_open = False
         self._taken, self._is_off = [], True
-
-    # Inside.
 
     def _may_begin(self) -> bool:
         """Whether two norms can be had of the next step."""

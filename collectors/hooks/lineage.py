@@ -109,7 +109,7 @@ def _is_below_profiler() -> bool:
         return True
     pid = os.getpid()
     for _ in range(_MOST_ANCESTORS):
-        pid = _parent_of(pid)
+        pid = stat_of(pid, 1)
         if pid == int(told[0]) or pid < 0:
             return True
         if pid <= 1:
@@ -117,11 +117,11 @@ def _is_below_profiler() -> bool:
     return True
 
 
-def _parent_of(pid: int) -> int:
-    """Return the parent's pid, -1 where it is not to be seen."""
+def stat_of(pid: int, number: int, proc: str = "/proc") -> int:
+    """Return a number of ``/proc/PID/stat``, the state's is 0; -1 where it is not to be seen."""
     try:
-        with open("/proc/%d/stat" % pid, "rb") as file:
-            return int(file.read().rpartition(b")")[2].split()[1])
+        with open("%s/%d/stat" % (proc, pid), "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[number])
     except (OSError, IndexError, ValueError):
         return -1
 

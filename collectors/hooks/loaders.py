@@ -254,8 +254,8 @@ def _facts(loader: Any) -> dict[str, Any]:
         batch = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
     return {
         "batch": batch if isinstance(batch, int) else None,
-        "dataset_samples": _length(getattr(loader, "dataset", None)),
-        "batches_per_epoch": _length(loader),
+        "dataset_samples": length_of(getattr(loader, "dataset", None)),
+        "batches_per_epoch": length_of(loader),
         "workers": getattr(loader, "num_workers", 0),
         "drop_last": bool(getattr(loader, "drop_last", False)),
         "dataset": type(getattr(loader, "dataset", None)).__name__,
@@ -263,7 +263,8 @@ def _facts(loader: Any) -> dict[str, Any]:
     }
 
 
-def _length(sized: Any) -> int | None:
+def length_of(sized: Any) -> int | None:
+    """Return the length of something that may have none."""
     try:
         return len(sized)
     except Exception:  # an iterable dataset has none; somebody's __len__ may raise anything

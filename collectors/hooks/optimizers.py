@@ -212,21 +212,14 @@ class Optimizers:
 
     def parameters(self) -> list[Any]:
         """Return every parameter in any optimizer, once."""
-        seen = {}
-        for optimizer in self.alive():
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    seen[id(parameter)] = parameter
-        return list(seen.values())
+        groups = [group for one in self.alive() for group in one.param_groups]
+        return list({id(own): own for group in groups for own in group["params"]}.values())
 
     def states(self) -> list[Any]:
         """Return the tensors that the optimizers keep beside the parameters."""
-        tensors = []
-        for optimizer in self.alive():
-            for state in optimizer.state.values():
-                if isinstance(state, dict):
-                    tensors += [value for value in state.values() if hasattr(value, "numel")]
-        return tensors
+        kept = [state for one in self.alive() for state in one.state.values()]
+        values = [one for state in kept if isinstance(state, dict) for one in state.values()]
+        return [one for one in values if hasattr(one, "numel")]
 
     def facts(self) -> list[dict[str, Any]]:
         """Return what to record of each optimizer."""

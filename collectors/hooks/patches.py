@@ -12,7 +12,7 @@ from . import communication, ending
 from . import format as fmt
 from .announced import Announced
 from .frameworks import rounds
-from .frameworks.rounds import replace
+from .frameworks.rounds import replace, then
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,23 +61,18 @@ def _threads(session: Session, module: Any) -> None:
 
 
 def _optimizer(session: Session, module: Any) -> None:
-    original = module.Optimizer.__init__
-
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        session.optimizer_made(self)
-
-    replace(session, module.Optimizer, "__init__", init)
+    then(session, module.Optimizer, "__init__", lambda _, own, *__: session.optimizer_made(own))
     # It stays once registered: it lets go while the framework iterates over its hooks, when none
     # may be removed. Released, it returns at once.
     module.register_optimizer_step_post_hook(session.optimizer_stepped)
 
 
-# The wrappers below do their common case themselves: where caches are cold, every Python call
-# costs a microsecond.
-
-
 def _autograd(session: Session, module: Any) -> None:
+    """Count backward passes.
+
+    This wrapper, like the loaders', does its common case itself: where caches are cold, every
+    Python call costs a microsecond.
+    """
     original, rank_of_backward = module.backward, fmt.CLOCK_RANK[fmt.CLOCK_BACKWARD]
 
     def backward(*args: Any, **kwargs: Any) -> Any:
@@ -107,9 +102,8 @@ def _saving(session: Session, module: Any) -> None:
 
 
 def _loader(session: Session, module: Any) -> None:
-    iterator, loader, loaders = module._BaseDataLoaderIter, module.DataLoader, session.loaders
-    original_next, original_iter = iterator.__next__, loader.__iter__
-    monotonic_ns = time.monotonic_ns
+    iterator, loaders = module._BaseDataLoaderIter, session.loaders
+    original_next, monotonic_ns = iterator.__next__, time.monotonic_ns
 
     def next_batch(self: Any) -> Any:
         deep = session.deep
@@ -127,13 +121,9 @@ def _loader(session: Session, module: Any) -> None:
         session.batch_fetched(self, batch, begin_ns, cpu_ns)
         return batch
 
-    def begin(self: Any) -> Any:
-        result = original_iter(self)
-        session.loader_begun(self, result)
-        return result
-
     replace(session, iterator, "__next__", next_batch)
-    replace(session, loader, "__iter__", begin)
+    then(session, module.DataLoader, "__iter__",
+         lambda result, own: session.loader_begun(own, result))  # fmt: skip
 
 
 def _process_group(session: Session, module: Any) -> None:
@@ -161,29 +151,17 @@ def _process_group(session: Session, module: Any) -> None:
 
 def _data_parallel(session: Session, module: Any) -> None:
     wrapper = module.DistributedDataParallel
-    original = wrapper.__init__
-
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        session.replicas_made(self)
-
-    replace(session, wrapper, "__init__", init)
+    then(session, wrapper, "__init__", lambda _, own, *__: session.replicas_made(own))
 
 
 def _arguments(session: Session, module: Any) -> None:
     parser = module.ArgumentParser
-    original = parser.parse_known_args
-
-    def parse_known_args(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(self, *args, **kwargs)
-        session.arguments_parsed(result[0])
-        return result
-
+    then(session, parser, "parse_known_args",
+         lambda result, *_: session.arguments_parsed(result[0]))  # fmt: skip
     refuse = parser.error
 
     def error(self: Any, message: str) -> Any:
         ending.note(session, "arguments", message)
         return refuse(self, message)
 
-    replace(session, parser, "parse_known_args", parse_known_args)
     replace(session, parser, "error", error)

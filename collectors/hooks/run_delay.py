@@ -11,10 +11,6 @@ import time
 
 from .kept import OwnFile
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    pass
-
 
 class RunDelay:
     """Run-queue waiting of the calling process: its main thread, and its slowest thread.
@@ -37,9 +33,10 @@ class RunDelay:
 
     def forget(self) -> None:
         """Open everything anew: after a fork the descriptors show the parent."""
-        self._close()
-        self._main = _open("/proc/self/schedstat")
-        self._next_pool_ns = self.pool_ns = self.others_ns = self.latest_ns = 0
+        for file in [self._main] + [file for file, _ in self._threads.values()]:
+            if file is not None:
+                file.close()
+        self.__init__()  # type: ignore[misc]
 
     def main_ns(self) -> int:
         """Return the main thread's waiting since it began; 0 where the kernel does not tell.
@@ -86,12 +83,6 @@ class RunDelay:
         cost = time.thread_time_ns() - begin
         self._next_pool_ns = time.monotonic_ns() + int(cost / self._POOL_SHARE)
         return self.pool_ns
-
-    def _close(self) -> None:
-        for file in [self._main] + [file for file, _ in self._threads.values()]:
-            if file is not None:
-                file.close()
-        self._threads = {}
 
 
 def of_process(pid: int) -> tuple[int, int]:

@@ -49,10 +49,10 @@ _MOST_SAVES = 100
 
 
 class Session(ProcessState):
-    """What the patches call in this process.
+    """What the patches call in this process: an exception of ours gets out of none of it.
 
-    The clock with the highest rank that ticked is the leading one; which of several optimizers
-    completes a step is decided in ``optimizers``.
+    A stop is a SystemExit. The clock with the highest rank that ticked is the leading one; which
+    of several optimizers completes a step is decided in ``optimizers``.
 
     Attributes
     ----------
@@ -80,16 +80,12 @@ class Session(ProcessState):
         self.rehearsal = rehearsal
         self._chores.begin_anew()
 
-    # What the patches call. None of these lets an exception of ours out; a stop is a SystemExit.
-
     def optimizer_made(self, optimizer: Any) -> None:
         """Take in a new optimizer."""
-        try:
+        with self.guarded("optimizer"):
             self.settle()
             self.optimizer_made_ns = time.monotonic_ns()
             self.optimizers.made(optimizer)
-        except Exception as error:
-            self.failed("optimizer", error)
 
     def optimizer_stepped(self, optimizer: Any, *_: Any) -> None:
         """Count an optimizer's update; this is the framework's post-hook itself."""
@@ -130,7 +126,7 @@ class Session(ProcessState):
         """
         if self.is_released or self._saves >= _MOST_SAVES:
             return
-        try:
+        with self.guarded("save"):
             self.settle()
             delay_s = (self.loaders.delay.main_ns() - delay_ns) / 1e9
             took_s = (time.monotonic_ns() - begin_ns) / 1e9
@@ -141,50 +137,40 @@ class Session(ProcessState):
                 size = file.tell()
             self._saves += 1
             self.fact("saved", step=self.steps, seconds=took_s, delay_s=delay_s, bytes=size)
-        except Exception as error:
-            self.failed("save", error)
 
     def backward_begins(self) -> None:
         """Have the traced step take stock before a backward pass."""
-        try:
+        with self.guarded("backward"):
             self.deep.backward_begins()
-        except Exception as error:
-            self.failed("backward", error)
 
     def backward_ended(self) -> None:
         """Count a backward pass where no optimizer does: passes are counted by the patch."""
         if self.is_released:
             return
-        try:
+        with self.guarded("backward"):
             self._tick(fmt.CLOCK_BACKWARD)
-        except Exception as error:
-            self.failed("backward", error)
         if self.steps >= self.last_step:
             self._obey(fmt.CLOCK_BACKWARD)
 
     def batch_missing(self) -> None:
         """Note that a loader has come to its end."""
-        try:
+        with self.guarded("loader's end"):
             self.settle()
             if self.deep is not None:
                 self.deep.loader_runs(False)
             if not self.is_released:
                 self.loaders.flush()
-        except Exception as error:
-            self.failed("loader's end", error)
 
     def batch_fetched(self, iterator: Any, batch: Any, begin_ns: int, cpu_ns: int) -> None:
         """Count a loader's batch."""
         if self.is_released:
             return
-        try:
+        with self.guarded("loader"):
             if self.deep is not None:
                 self.deep.loader_runs(False)
             self.loaders.fetched(iterator, batch, begin_ns, cpu_ns)
             if self.clock <= fmt.CLOCK_LOADER:
                 self._tick(fmt.CLOCK_LOADER)
-        except Exception as error:
-            self.failed("loader", error)
         if self.clock == fmt.CLOCK_LOADER and self.steps >= self.last_step:
             self._obey(fmt.CLOCK_LOADER)
 
@@ -192,17 +178,15 @@ class Session(ProcessState):
         """Note a new pass over a loader."""
         if self.is_released:
             return
-        try:
+        with self.guarded("loader"):
             self.settle()
             self.loaders.begun(loader, iterator)
-        except Exception as error:
-            self.failed("loader", error)
 
     def marked(self, samples: int | None = None, total_steps: int | None = None) -> None:
         """Count a step by the script's own word."""
         if self.is_released:
             return
-        try:
+        with self.guarded("marker"):
             if total_steps is not None and not self._ticks[fmt.CLOCK_MARKER]:
                 self.fact("total_work", steps=int(total_steps))
             if samples is not None:
@@ -210,8 +194,6 @@ class Session(ProcessState):
                 if not self._ticks[fmt.CLOCK_MARKER]:
                     self.fact("marker", samples=int(samples))
             self._tick(fmt.CLOCK_MARKER)
-        except Exception as error:
-            self.failed("marker", error)
         if self.steps >= self.last_step:
             self._obey(fmt.CLOCK_MARKER)
 
@@ -226,12 +208,10 @@ class Session(ProcessState):
         """Count a round of a framework without torch's optimizers; see ``rounds``."""
         if self.is_released:
             return
-        try:
+        with self.guarded("round"):
             if samples:
                 self.loaders.samples = samples
             self._tick(clock, number, flags, at_ns)
-        except Exception as error:
-            self.failed("round", error)
         if self.steps >= self.last_step:
             self._obey(clock)
 
@@ -253,15 +233,13 @@ class Session(ProcessState):
 
     def arguments_parsed(self, namespace: Any) -> None:
         """Keep the numbers among the arguments that may say how long the job is, and devices."""
-        try:
+        with self.guarded("arguments"):
             self.switches.update(device_switches(namespace))
             words = ("epoch", "step", "iter", "batch", "sample", "accum")
             for name, value in vars(namespace).items():
                 is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
                 if is_number and any(word in name.lower() for word in words):
                     self.arguments[name] = value
-        except Exception as error:
-            self.failed("arguments", error)
 
     def on_release(self, undo: Callable[[], None]) -> None:
         """Have ``undo`` called when the session lets go of the script."""
@@ -289,8 +267,6 @@ class Session(ProcessState):
             except Exception:
                 continue
 
-    # The leading clock.
-
     def _tick(
         self,
         clock: int,
@@ -314,7 +290,7 @@ class Session(ProcessState):
             self.clock, self.rank, self.steps = clock, rank, 0
         is_due = is_first or now_ns >= chores.due_ns or self.steps < chores.due_step
         if is_due:
-            chores.read_delay()
+            chores.delay_ns = self.loaders.delay.main_ns()
         self._ticks[clock] += 1
         loaders = self.loaders
         flags |= self._flags
@@ -337,8 +313,6 @@ class Session(ProcessState):
             if is_due:
                 chores.run(now_ns)
                 self.gradients.run(now_ns)
-
-    # Quick steps.
 
     def be_quick(self, optimizer: Any) -> None:
         """Have the next steps only noted, if nothing can be due in them."""
@@ -383,14 +357,6 @@ class Session(ProcessState):
             loader.steps += 1
             loader.is_recorded = False
 
-    def forget_noted(self) -> None:
-        """Leave what was noted to the parent, after a fork."""
-        self.quick_id = 0
-        self._noted.clear()
-        self.loaders.noted.clear()
-
-    # Stopping and forking.
-
     def _obey(self, clock: int) -> None:
         """Stop or let go, as the profiler asked for from this step on.
 
@@ -400,30 +366,27 @@ class Session(ProcessState):
         is_main = threading.current_thread() is threading.main_thread()
         if fmt.CLOCK_RANK[clock] < self.rank or (action == fmt.ACTION_STOP and not is_main):
             return
-        try:
+        with self.guarded("release"):
             if clock != fmt.CLOCK_LOADER:
                 self._chores.look_again()
             self.fact("obeyed", steps=self.steps, stops=action == fmt.ACTION_STOP)
             self.release()
-        except Exception as error:
-            self.failed("release", error)
         if action == fmt.ACTION_STOP:
             raise SystemExit(0)
 
     def _at_exit(self) -> None:
         for ended in (*self.on_exit, self.release):
-            try:
+            with self.guarded("exit"):
                 ended()
-            except Exception as error:
-                self.failed("exit", error)
 
     def _forked(self) -> None:
-        try:
-            self.forget_noted()
-            self._chores.forget()
+        with self.guarded("fork"):
+            # What was noted, and the delay's descriptors, are the parent's.
+            self.quick_id = 0
+            self._noted.clear()
+            self.loaders.noted.clear()
+            self.loaders.delay.forget()
             if self.deep is not None:  # the trace is the parent's; here it only lets through
                 self.deep.abandon()
                 self.deep = None
             self.gradients.forget()
-        except Exception as error:
-            self.failed("fork", error)

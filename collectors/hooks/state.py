@@ -16,6 +16,23 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+class _Guard:
+    """The block of ``ProcessState.guarded``."""
+
+    __slots__ = ("_state", "_where")
+
+    def __init__(self, state: ProcessState, where: str) -> None:
+        self._state, self._where = state, where
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _: Any, error: Any, __: Any) -> bool:
+        if isinstance(error, Exception):
+            self._state.failed(self._where, error)
+        return isinstance(error, Exception)
+
+
 class ProcessState:
     """Counters of this process and the file that they are written to.
 
@@ -58,6 +75,10 @@ class ProcessState:
         """Record a named fact."""
         if not self.is_released:
             self.writer.fact(name, **values)
+
+    def guarded(self, where: str) -> _Guard:
+        """Return a block out of which no exception of ours gets: it is noted."""
+        return _Guard(self, where)
 
     def failed(self, where: str, error: BaseException) -> None:
         """Note, once a place, that the hooks went wrong there."""

@@ -21,25 +21,20 @@ import functools
 import os
 import sys
 import weakref
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
 
 from . import format as fmt
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
-    from typing import Any
-
+from .frameworks.rounds import replace, then
 
 _BUCKET_BYTES = 25 * 2**20  # DistributedDataParallel's own default
 
 
 def unpack(flat: Any, tensors: list[Any]) -> None:
     """Copy what was exchanged in one piece back into the tensors that it was made of."""
-    at = 0
-    for tensor in tensors:
-        tensor.copy_(flat[at : at + tensor.numel()].view_as(tensor))
-        at += tensor.numel()
+    for tensor, part in zip(tensors, flat.split([one.numel() for one in tensors])):
+        tensor.copy_(part.view_as(tensor))
 
 
 def buckets(tensors: list[Any]) -> list[list[Any]]:
@@ -114,8 +109,6 @@ class Wrapping:
         self._must_align = False
         self._shared: list[tuple[Any, dict[str, Any]]] = []
         self.is_off = False
-
-    # What the patches call.
 
     def optimizer_made(self, optimizer: Any) -> None:
         """Join the others with the first optimizer; take in its parameters."""
@@ -192,8 +185,6 @@ class Wrapping:
         if self._dist is not None and os.getpid() == self._pid and self._dist.is_initialized():
             self._dist.destroy_process_group()
         self._dist = None
-
-    # Inside.
 
     def _is_on(self) -> bool:
         return not self.is_off and os.getpid() == self._pid
@@ -315,7 +306,7 @@ def add(session: Any, patches: dict[str, Callable[[ModuleType], None]]) -> None:
     wrapping = Wrapping(session, int(workers), port)
     patched: tuple[tuple[str, Any], ...] = (
         ("torch.optim.optimizer",
-         lambda w, m: _after(m.Optimizer, "__init__", lambda self, *_: w.optimizer_made(self))),
+         lambda w, m: _after(m.Optimizer, "__init__", lambda _, own, *__: w.optimizer_made(own))),
         ("torch.autograd", lambda w, m: _after(m, "backward", lambda *_: w.backward_ended())),
         ("torch.utils.data.dataloader", _loader),
         ("torch.distributed.distributed_c10d", _process_group),
@@ -334,36 +325,23 @@ def _both(before: Any, patch: Any, module: Any) -> None:
 
 
 # These stay when the session lets go: a rank that goes on alone would train something else.
-
-
-def _after(owner: Any, name: str, then: Any) -> None:
-    original = getattr(owner, name)
-
-    @functools.wraps(original)
-    def both(*args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
-        then(*args)
-        return result
-
-    setattr(owner, name, both)
+_after = functools.partial(then, None)
 
 
 def _loader(wrapping: Wrapping, module: Any) -> None:
-    _after(module.DataLoader, "__init__", lambda self, *_: wrapping.loader_made(self))
+    _after(module.DataLoader, "__init__", lambda _, own, *__: wrapping.loader_made(own))
     original = module.DataLoader.__iter__
 
-    @functools.wraps(original)
     def begin(self: Any) -> Any:
         wrapping.loader_begins(self)
         return original(self)
 
-    module.DataLoader.__iter__ = begin
+    replace(None, module.DataLoader, "__iter__", begin)
 
 
 def _process_group(wrapping: Wrapping, module: Any) -> None:
     original = module.init_process_group
 
-    @functools.wraps(original)
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
         by_script = sys._getframe(1).f_globals.get("__name__") != __name__
         if by_script and wrapping._is_on():
@@ -371,4 +349,4 @@ def _process_group(wrapping: Wrapping, module: Any) -> None:
             wrapping.give_way()
         return original(*args, **kwargs)
 
-    module.init_process_group = init_process_group
+    replace(None, module, "init_process_group", init_process_group)

@@ -18,20 +18,16 @@ from pathlib import Path
 from typing import Final
 
 from advisor.collectors.derive import (
-    closing_fact,
     install_hint,
     recording,
     recording_problem,
-    rule_of,
     summary_record,
     summary_text,
 )
-from advisor.collectors.errors import RecordingError
 from advisor.collectors.format import (
     PROFILER_FILE,
     Appender,
     Ended,
-    Recording,
     machine,
     store_key,
     stored_command,
@@ -70,14 +66,12 @@ from advisor.collectors.watch import (
     is_python,
 )
 
-# The profiler's word to the hooks: a small file, rewritten in place.
-
 
 class Orders:
     """What every hooked process of a run is to do, and from which of its steps on.
 
-    The file is written as a whole before the script starts, so that later writes need no space
-    on a disk that has become full.
+    The small file is written as a whole before the script starts, and rewritten in place: later
+    writes need no space on a disk that has become full.
     """
 
     def __init__(self, run: Path) -> None:
@@ -117,7 +111,7 @@ class Agent:
         self._run = Path(plan.run)
         self._log = Appender(self._run / PROFILER_FILE)
         self._orders = Orders(self._run)
-        self._monitor = Monitor(self._run, rule_of(plan.options))
+        self._monitor = Monitor(self._run, plan.options.get("half_width_fraction"))
         self._tree = _tree_of(plan)
         self._sampler = Sampler(self._tree, Groups.of(plan.attached or "self"))
         self._touched = TouchedMemory() if plan.working_set else None
@@ -131,7 +125,6 @@ class Agent:
         self._has_seen_enough = False  # of a process that is somebody else's: it is let be
         self._is_detached = False
         self._warned: set[str] = set()
-        self._seen: Recording | None = None  # once it has ended
         self._has_unhooked = False  # a Python process in which no hooks can come up
         self._first_seen: dict[int, float] = {}
 
@@ -157,9 +150,8 @@ class Agent:
     def _child_of(self, plan: RecordingPlan) -> Child:
         # Looked before the recording begins: the moment is no part of the script's start.
         is_beside_others = plan.attached is None and self._sampler.others_compute()
-        if plan.workers > 1:
-            return Ranks(plan, is_beside_others=is_beside_others)
-        return Child(plan.attached, is_beside_others=is_beside_others, rehearsal=plan.rehearsal)
+        kind = Ranks if plan.workers > 1 else Child
+        return kind(plan, is_beside_others=is_beside_others)
 
     @property
     def _action(self) -> int:
@@ -167,7 +159,7 @@ class Agent:
 
     def _start_command(self) -> bool:
         try:
-            self._child.spawn(self._plan.command, self._plan.run)
+            self._child.spawn()
         except OSError as error:
             self._child.close()
             reason = redacted(f"{self._plan.command[0]!r} cannot be started: {error.strerror}")
@@ -196,8 +188,6 @@ class Agent:
             "options": self._plan.options,
         }
         self._log.write_json(fmt.HEADER, header)
-
-    # The loop.
 
     def _watch(self) -> None:
         due = dict.fromkeys(("reading", "check", "sync", "show"), 0.0)
@@ -247,18 +237,19 @@ class Agent:
         received = self._signals.wait(pause_s)
         if received is None:
             return
-        if received.number == signal.SIGCHLD:
+        number, is_shared = received
+        if number == signal.SIGCHLD:
             self._child.reap()
             return
         self._status = "interrupted"
-        self._reason = f"{signal.Signals(received.number).name} received"
+        self._reason = f"{signal.Signals(number).name} received"
         now = time.monotonic()
         if self._plan.attached is not None:
             self._has_seen_enough = True
-        elif received.is_shared:
+        elif is_shared:
             self._interrupted_at = now
         elif now - self._interrupted_at > _SAME_INTERRUPT_S:
-            self._child.signal(received.number)
+            self._child.signal(number)
 
     def _check(self, elapsed: float) -> None:
         self._monitor.update()
@@ -288,8 +279,6 @@ class Agent:
         if not self._plan.continues:
             self._escalation.begin(from_step)
 
-    # What is said.
-
     def _warn(self, text: str) -> None:
         if text not in self._warned:
             self._warned.add(text)
@@ -314,8 +303,6 @@ class Agent:
         self._log.sync()
         for path in self._monitor.paths:
             sync_file(path)
-
-    # The end.
 
     def _finish(self) -> None:
         self._monitor.update()
@@ -344,16 +331,7 @@ class Agent:
         }
         self._log.write_json(fmt.END, end)
         self._sync()
-        self._close_with_line()
         self._log.close()
-
-    def _close_with_line(self) -> None:
-        """Leave what a listing shows at the end of the file: it need not read the rest."""
-        try:
-            self._seen = recording(self._run)
-        except (RecordingError, OSError):  # the disk was full, or somebody has deleted the run
-            return
-        self._log.write_json(fmt.FACT, closing_fact(self._seen))
 
     def _survivors(self) -> int:
         """Return how many processes still run when those that end with the command have ended."""
@@ -369,7 +347,7 @@ class Agent:
         """Say what was learned: read back from the files, like every later reader."""
         if self._plan.summary == "none":
             return
-        seen = self._seen or recording(self._run)
+        seen = recording(self._run)
         if self._plan.summary == "json":
             write(1, json.dumps(summary_record(seen)) + "\n")
         else:

@@ -1,4 +1,4 @@
-"""The recorded command as a child process: started, reaped, passed signals, explained."""
+"""The recorded command as a child process, or as ranks: planned, started, reaped, explained."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import select
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -38,11 +38,10 @@ NOT_STARTED: Final = 126  # a shell's exit code for a command that is there and 
 
 
 class Child:
-    """A command, or an attached process that belongs to somebody else.
+    """The command of a plan, or an attached process that belongs to somebody else.
 
-    ``attached``: the process that is watched, where none is started; ``is_beside_others``: others
-    compute on this machine already: threads are told to sleep sooner; False by default;
-    ``rehearsal``: whether and as what its scripts are rehearsed.
+    ``is_beside_others``: others compute on this machine already: threads are told to sleep sooner;
+    False by default.
 
     Attributes
     ----------
@@ -52,25 +51,19 @@ class Child:
         CPU time of all processes reaped, and of those that they reaped.
     """
 
-    def __init__(
-        self,
-        attached: int | None = None,
-        *,
-        is_beside_others: bool = False,
-        rehearsal: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.pid = attached or 0
-        self._rehearsal = rehearsal
+    def __init__(self, plan: RecordingPlan, *, is_beside_others: bool = False) -> None:
+        self._plan = plan
+        self.pid = plan.attached or 0
         self.is_beside_others = is_beside_others
         self.code: int | None = None
         self.max_rss_bytes = 0
         self.cpu_ns = 0
 
-    def spawn(self, command: Sequence[str], run: str) -> None:
+    def spawn(self) -> None:
         """Start the command with the hooks' folder first on ``PYTHONPATH``."""
-        self.pid = self.start(command, self.environment(run))
+        self.pid = self.start(self.environment())
 
-    def environment(self, run: str) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
         """Return the environment in which the hooks come up."""
         environment = dict(os.environ)
         paths = environment.get("PYTHONPATH", "").split(os.pathsep)
@@ -80,16 +73,17 @@ class Child:
         if self.is_beside_others and not _SPINNING & environment.keys():
             environment[_SPINS] = _SHORT_SPIN
         environment.pop(REHEARSAL, None)
-        if self._rehearsal:
-            environment[REHEARSAL] = json.dumps(self._rehearsal)
-        environment[lineage.RUN] = run
+        if self._plan.rehearsal and self._plan.workers == 1:
+            environment[REHEARSAL] = json.dumps(self._plan.rehearsal)
+        environment[lineage.RUN] = self._plan.run
         environment[lineage.PROFILER] = lineage.this_profiler()
         return environment
 
-    def start(self, command: Sequence[str], environment: dict[str, str], **options: Any) -> int:
-        """Start a process as a shell would, and return its id."""
+    def start(self, environment: dict[str, str], **options: Any) -> int:
+        """Start the command as a shell would, and return its process's id."""
+        command = list(self._plan.command)
         return os.posix_spawnp(
-            command[0], list(command), environment, setsigmask=(), setsigdef=_RESTORED, **options
+            command[0], command, environment, setsigmask=(), setsigdef=_RESTORED, **options
         )
 
     def reap(self) -> None:
@@ -188,35 +182,35 @@ def become_subreaper() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-# The plan of a recording: travels from the caller to the profiler's own process as JSON.
-#
-# It goes through a file in memory that has no name: an argument could be read by every user of the
-# machine, and is limited to 128 KiB.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordingPlan:
-    """One recording to make; the fields are the settings of ``plan_recording``."""
+    """One recording to make; the fields are the settings of ``plan_recording``.
+
+    It travels from the caller to the profiler's own process as JSON, through a file in memory that
+    has no name: an argument could be read by every user of the machine, and is limited to 128 KiB.
+    """
 
     run: str
     command: tuple[str, ...]
-    attached: int | None = None
+    attached: int | None = None  # a process that is watched: no command is started
     limit_s: float = 120.0  # from the first step; from the start where no step can come
-    limit_steps: int | None = None
+    limit_steps: int | None = None  # exactly so many
     interval_s: float = 0.2
-    continues: bool = False
+    continues: bool = False  # the script goes on without hooks, instead of being stopped
     # options, host: kept in the recording: what was asked for, and the machine
     options: dict[str, Any] = field(default_factory=dict)
     host: dict[str, Any] = field(default_factory=dict)
     started_at: str = ""
-    progress_s: float = 5.0
+    progress_s: float = 0.0  # between progress lines on stderr; 0 for none
     progress_fd: int = -1  # where progress goes as JSON lines, -1 for nowhere
-    patience_s: float = 5.0
-    summary: Literal["none", "text", "json"] = "none"
+    patience_s: float = 5.0  # between asking the script to stop, SIGTERM and SIGKILL
+    summary: Literal["none", "text", "json"] = "none"  # text on stderr, JSON on stdout
+    # workers, bandwidth_bit_per_s: as how many ranks the command is run on this machine, and what
+    # each one's link is limited to, each way, which needs root
     workers: int = 1
     bandwidth_bit_per_s: float | None = None
-    reader: Literal["proc", "psutil"] = "proc"
-    working_set: bool = False
+    reader: Literal["proc", "psutil"] = "proc"  # how processes are read
+    working_set: bool = False  # how much memory is touched, too; see ``TouchedMemory``
     rehearsal: dict[str, Any] = field(default_factory=dict)  # see ``REHEARSAL``
     # the notebook whose code is the command's second word, in a folder that goes at the end; or ""
     notebook: str = ""
@@ -251,30 +245,20 @@ class RecordingPlan:
             return noun(cls, json.load(file))
 
 
-# Several ranks of one command on this machine: a small cluster that is recorded as one run.
-#
-# Every rank is the command itself, with the environment that ``torchrun`` would give it. Without
-# a bandwidth they talk over loopback; with one each has a network namespace of its own, joined
-# by a bridge, and a link limited each way (``network``). Where there are enough cores each rank
-# is pinned to its share of them; where there are not, they contend, and their steps are
-# corrected for that (``derive.ranks``).
-#
-# A script that opens no process group of its own is wrapped: see ``collectors.hooks.wrapping``.
-
-
 MOST_RANKS: Final = 64
 _PORTS_APART: Final = 29500, 29501  # torchrun's default; nobody else is in a new namespace
 _LAUNCHERS: Final = ("torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "horovodrun")
 _LAUNCHER_MODULES: Final = ("torch.distributed.run", "torch.distributed.launch")
 
 
-def check(command: Sequence[str], workers: int, bandwidth_bit_per_s: float | None) -> None:
+def check(plan: RecordingPlan) -> None:
     """Refuse what cannot be run as ranks on this machine.
 
     Raises RecordingError if the command starts ranks itself, or a link cannot be limited here.
     """
+    command, workers = plan.command, plan.workers
     if workers < 2:
-        if bandwidth_bit_per_s is not None:
+        if plan.bandwidth_bit_per_s is not None:
             raise RecordingError(
                 "--bandwidth limits the links between ranks, and there is one process",
                 hint="add --workers 2",
@@ -299,7 +283,7 @@ def check(command: Sequence[str], workers: int, bandwidth_bit_per_s: float | Non
                 hint="leave out --workers, or profile the script itself: "
                 f"advisor profile --workers {workers} train.py",
             )
-    if bandwidth_bit_per_s is not None and not can_make_nodes():
+    if plan.bandwidth_bit_per_s is not None and not can_make_nodes():
         raise RecordingError(
             "a link cannot be limited here: that takes root, network namespaces and "
             "the tools ip and tc (iproute2)",
@@ -344,39 +328,45 @@ def rank_environment(
 class Ranks(Child):
     """All ranks of one command, taken for one child: it ends with the last of them.
 
+    Every rank is the command itself, with the environment that ``torchrun`` would give it. Without
+    a bandwidth they talk over loopback; with one each has a network namespace of its own, joined
+    by a bridge, and a link limited each way (``network``). Where there are enough cores each rank
+    is pinned to its share of them; where there are not, they contend, and their steps are
+    corrected for that (``derive.ranks``). A script that opens no process group of its own is
+    wrapped: see ``hooks.wrapping``.
+
     Where a rank fails the others are ended, for they would wait for it. ``code`` is that of the
     first rank that failed, 0 where none did.
     """
 
     def __init__(self, plan: RecordingPlan, *, is_beside_others: bool = False) -> None:
-        super().__init__(is_beside_others=is_beside_others)
-        self._workers = plan.workers
-        self._bandwidth_bit_per_s = plan.bandwidth_bit_per_s
+        super().__init__(plan, is_beside_others=is_beside_others)
         self._running: dict[int, int] = {}  # pid -> rank
         self._failed: tuple[int, int] | None = None  # rank, code
         self._cleanup = ExitStack()
         self._nodes: Nodes | None = None
 
-    def spawn(self, command: Sequence[str], run: str) -> None:
+    def spawn(self) -> None:
         """Start every rank, each on its cores and in its network."""
-        if self._bandwidth_bit_per_s is not None:
+        workers = self._plan.workers
+        if self._plan.bandwidth_bit_per_s is not None:
             try:
-                self._nodes = self._cleanup.enter_context(cluster_of_namespaces(self._workers))
-                self._nodes.shape(self._bandwidth_bit_per_s)
+                self._nodes = self._cleanup.enter_context(cluster_of_namespaces(workers))
+                self._nodes.shape(self._plan.bandwidth_bit_per_s)
             except RecordingError as error:
                 raise OSError(errno.EPERM, str(error)) from error
         allowed = sorted(os.sched_getaffinity(0))
-        cores = cores_of(self._workers, allowed)
+        cores = cores_of(workers, allowed)
         address, ports, interface = _meeting_place(self._nodes)
-        environment = self.environment(run)
+        environment = self.environment()
         try:
-            for rank in range(self._workers):
+            for rank in range(workers):
                 mine = rank_environment(
-                    rank, self._workers, address=address, ports=ports, interface=interface,
-                    threads=max(1, len(allowed) // self._workers),
+                    rank, workers, address=address, ports=ports, interface=interface,
+                    threads=max(1, len(allowed) // workers),
                 )  # fmt: skip
                 os.sched_setaffinity(0, cores[rank])  # what a child begins with
-                pid = self._start_rank(rank, command, environment | mine)
+                pid = self._start_rank(rank, environment | mine)
                 self._running[pid] = rank
                 self.pid = self.pid or pid
         except OSError:
@@ -385,13 +375,13 @@ class Ranks(Child):
         finally:
             os.sched_setaffinity(0, allowed)
 
-    def _start_rank(self, rank: int, command: Sequence[str], environment: dict[str, str]) -> int:
+    def _start_rank(self, rank: int, environment: dict[str, str]) -> int:
         # The first has the terminal's input, as under torchrun; the others read nothing.
         silent = [] if rank == 0 else [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
         with ExitStack() as stack:
             if self._nodes is not None:
                 stack.enter_context(self._nodes.inside(rank))
-            return self.start(command, environment, file_actions=silent)
+            return self.start(environment, file_actions=silent)
 
     @property
     def networks(self) -> list[Callable[[], AbstractContextManager[None]]]:
@@ -399,7 +389,7 @@ class Ranks(Child):
         nodes = self._nodes
         if nodes is None:
             return []
-        return [functools.partial(nodes.inside, rank) for rank in range(self._workers)]
+        return [functools.partial(nodes.inside, rank) for rank in range(self._plan.workers)]
 
     def ended(self, pid: int, code: int) -> None:
         """Take note of a rank that has ended; with one that failed the others end."""
@@ -440,26 +430,17 @@ def _meeting_place(nodes: Nodes | None) -> tuple[str, tuple[int, int], str]:
         return "127.0.0.1", (one.getsockname()[1], other.getsockname()[1]), "lo"
 
 
-# A sleep until a signal comes: no signal interrupts anything else.
-#
-# Where the system has ``sigtimedwait`` signals are blocked and waited for. macOS has not: there
-# handlers that do nothing have a pipe written to, which is what is waited for.
-
-
 _WATCHED: Final = (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SI_KERNEL: Final = 0x80  # a signal from the terminal: the whole foreground group has it already
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Received:
-    """A signal that came."""
-
-    number: int
-    is_shared: bool = False  # it came from the terminal: the whole foreground group has it
-
-
 class SignalWait:
-    """The signals that end a recording, and that of a child that ended; one for the process."""
+    """The signals that end a recording, and that of a child that ended; one for the process.
+
+    No signal interrupts anything but the sleep in ``wait``. Where the system has ``sigtimedwait``
+    signals are blocked and waited for. macOS has not: there handlers that do nothing have a pipe
+    written to, which is what is waited for.
+    """
 
     def __init__(self) -> None:
         self._pipe = -1
@@ -473,16 +454,19 @@ class SignalWait:
             signal.signal(number, lambda *_: None)
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
 
-    def wait(self, pause_s: float) -> Received | None:
-        """Return the next signal; None if none comes."""
+    def wait(self, pause_s: float) -> tuple[int, bool] | None:
+        """Return the next signal, and whether the whole foreground group has it: a terminal's.
+
+        None if none comes.
+        """
         if self._pipe < 0:
             info = signal.sigtimedwait(_WATCHED, pause_s)
             # A debugger that attaches ends the wait with no signal.
             if info is None or not info.si_signo:
                 return None
-            return Received(number=info.si_signo, is_shared=info.si_code == _SI_KERNEL)
+            return info.si_signo, info.si_code == _SI_KERNEL
         if not select.select([self._pipe], [], [], pause_s)[0]:
             return None
         (number,) = os.read(self._pipe, 1)
         # Who sent it is not told: an interrupt at a terminal is taken for the terminal's.
-        return Received(number=number, is_shared=number == signal.SIGINT and os.isatty(0))
+        return number, number == signal.SIGINT and os.isatty(0)

@@ -1,4 +1,4 @@
-"""The event files as they grow: what is known so far, and whether it is enough."""
+"""The event files as they grow: what is known and said so far, whether it is enough, the end."""
 
 from __future__ import annotations
 
@@ -14,15 +14,13 @@ from typing import Final
 
 from advisor.collectors.derive import (
     SETTLED,
-    StopRule,
-    Verdict,
-    judge,
     steps_per_epoch,
     trainer_of,
+    waited_for,
     world_size_of,
 )
 from advisor.collectors.errors import bytes_text, duration_text, number_text
-from advisor.collectors.format import EVENT_FILES, Events, Tail
+from advisor.collectors.format import EVENT_FILES, Events, Mean, Tail, mean
 from advisor.collectors.hooks.format import CLOCK_BACKWARD, CLOCK_OPTIMIZER, REHEARSED
 from advisor.collectors.run.child import RecordingPlan, send_signal
 from advisor.collectors.watch import Processes, Proportional
@@ -37,11 +35,12 @@ _TRACED: Final = (CLOCK_OPTIMIZER, CLOCK_BACKWARD)
 class Monitor:
     """Reads what the hooks append, and judges it by the stop rule."""
 
-    def __init__(self, run: Path, rule: StopRule) -> None:
+    def __init__(self, run: Path, half_width_fraction: float | None = None) -> None:
         self._run = run
-        self._rule = rule
+        self._half_width_fraction = half_width_fraction
         self._tails: dict[str, tuple[Tail, Events]] = {}
-        self.verdict: Verdict | None = None
+        self.mean: Mean | None = None
+        self.waiting_for = "the first step"
 
     def update(self) -> None:
         """Take in what was appended since the last time."""
@@ -53,11 +52,13 @@ class Monitor:
                 events.take(kind, payload)
         trainer = self.trainer
         if trainer is not None:
-            self.verdict = judge(
+            self.mean = mean(trainer.steps)
+            self.waiting_for = waited_for(
                 trainer.steps,
-                self._rule,
+                self.mean,
                 epoch_steps=steps_per_epoch(trainer),
                 epochs_begun=trainer.epochs_begun,
+                half_width_fraction=self._half_width_fraction,
             )
 
     @property
@@ -120,8 +121,7 @@ class Monitor:
 
     def samples_per_s(self) -> float | None:
         """Return the throughput of all processes by the corrected step, where batches are seen."""
-        trainer = self.trainer
-        mean = None if self.verdict is None else self.verdict.mean
+        trainer, mean = self.trainer, self.mean
         if trainer is None or mean is None or not trainer.samples or not mean.corrected_s:
             return None
         per_step = trainer.samples / trainer.intervals
@@ -144,9 +144,6 @@ class Monitor:
             return 1
         ahead = 2 + math.ceil(_TIME_TO_HEAR_S * self.trainer.steps.fastest_per_s())
         return max(one.completed for one in ranks) + ahead
-
-
-# The end of a recording: first by asking, then by SIGTERM, then for good.
 
 
 _FIRST_STEP_S: Final = 600.0  # imports, downloads, compilation: the limit counts from a step
@@ -187,14 +184,11 @@ class RecordingLimits:
             has_waited = monitor.expects_steps and not monitor.first_step_ns()
             limit_s = max(plan.limit_s, _FIRST_STEP_S) if has_waited else plan.limit_s
             return f"{duration_text(limit_s)} are over"
-        if plan.limit_steps is None and monitor.verdict is not None and monitor.verdict.is_settled:
-            return SETTLED
-        return ""
+        return SETTLED if plan.limit_steps is None and not monitor.waiting_for else ""
 
     def until(self, elapsed_s: float) -> str:
         """Return what is waited for, and for how long at most."""
-        plan, verdict = self._plan, self._monitor.verdict
-        waiting_for = "the first step" if verdict is None else verdict.waiting_for
+        plan, waiting_for = self._plan, self._monitor.waiting_for
         if plan.limit_steps is not None:
             waiting_for = f"step {plan.limit_steps}"
         left_s = self.left_s(elapsed_s)
@@ -246,12 +240,8 @@ class Escalation:
             return waited - _LEAVING * self._patience_s
         if self._monitor.trainer is None:
             return waited  # nobody is there who could hear the question
-        verdict = self._monitor.verdict
-        step_s = verdict.mean.raw_s if verdict is not None and verdict.mean is not None else 0.0
-        return waited - self._patience_s - 3 * step_s
-
-
-# The progress line of a recording, every few seconds.
+        mean = self._monitor.mean
+        return waited - self._patience_s - 3 * (0.0 if mean is None else mean.raw_s)
 
 
 PERIOD_S: Final = 5.0
@@ -291,7 +281,7 @@ class Live:
         self._before = now_ns, usage.cpu_ns
         cores = max(0.0, (usage.cpu_ns - cpu_before_ns) / max(1, now_ns - before_ns))
         known = [
-            *step_parts(monitor.steps(), monitor.verdict),
+            *step_parts(monitor.steps(), monitor.mean),
             until,
             *([f"{number_text(rate)} samples/s"] if (rate := monitor.samples_per_s()) else []),
         ]
@@ -301,9 +291,8 @@ class Live:
         return [f"{elapsed_s:.0f} s", *known, f"{cores:.1f} cores", used]
 
 
-def step_parts(steps: int, verdict: Verdict | None) -> list[str]:
+def step_parts(steps: int, mean: Mean | None) -> list[str]:
     """Return the step's number, and its time with its interval, as far as they are known."""
-    mean = None if verdict is None else verdict.mean
     if mean is None:
         return []
     share = 100 * mean.half_width_s / mean.corrected_s if mean.corrected_s else 0.0

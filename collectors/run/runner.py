@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Literal, NoReturn
+from typing import Any, Final, NoReturn
 
 from advisor.collectors.derive import (
     GivenWork,
@@ -36,21 +36,6 @@ from advisor.collectors.watch import (
     cached_sheets,
     describe_host,
 )
-
-# The Python that a script runs in: the user's, not the one that the advisor is installed in.
-#
-# In the order in which a user would expect it:
-#
-# 1. the activated environment (``VIRTUAL_ENV``, ``CONDA_PREFIX``); of two, the one whose programs
-#    come first on ``PATH``, as the shell would take them
-# 2. the interpreter that the script names itself (``#!``), where the script is executable and
-#    names a particular one: ``#!/usr/bin/env python3`` says no more than ``PATH`` does
-# 3. the advisor's own, unless pipx or ``uv tool`` installed it apart from everything else
-# 4. ``python3`` or ``python`` on ``PATH``
-# 5. the advisor's own
-#
-# A command that names its interpreter itself (``-- python3.12 train.py``) never comes here.
-
 
 # Files that an installer leaves in an environment that holds one tool and its dependencies.
 _RECEIPTS: Final = ("pipx_metadata.json", "uv-receipt.toml")
@@ -74,7 +59,20 @@ def interpreter_for(
     own: str = sys.executable,
     prefix: str = sys.prefix,
 ) -> Interpreter:
-    """Return the Python in which the user would run ``script``."""
+    """Return the Python in which the user would run ``script``.
+
+    In the order in which a user would expect it:
+
+    1. the activated environment (``VIRTUAL_ENV``, ``CONDA_PREFIX``); of two, the one whose
+       programs come first on ``PATH``, as the shell would take them
+    2. the interpreter that the script names itself (``#!``), where the script is executable and
+       names a particular one: ``#!/usr/bin/env python3`` says no more than ``PATH`` does
+    3. the advisor's own, unless pipx or ``uv tool`` installed it apart from everything else
+    4. ``python3`` or ``python`` on ``PATH``
+    5. the advisor's own
+
+    A command that names its interpreter itself (``-- python3.12 train.py``) never comes here.
+    """
     searched = environment.get("PATH", os.defpath)
     active = _active(environment, searched.split(os.pathsep))
     found = active or _named_by(script, searched)
@@ -156,9 +154,7 @@ def missing_modules(python: str, script: Path) -> list[str]:
     return [str(name) for name in found]
 
 
-DEFAULT_LIMIT_S = 120.0
-DEFAULT_INTERVAL_S = 0.2
-PRECISE_FRACTION = 0.02
+_PRECISE_FRACTION: Final = 0.02
 _IS_POSIX = os.name == "posix"
 
 
@@ -168,22 +164,10 @@ def plan_recording(
     interpreter: Interpreter | None = None,
     run_root: Root | None = None,
     name: str = "",
-    attached: int | None = None,
-    limit_s: float = DEFAULT_LIMIT_S,
-    limit_steps: int | None = None,
-    interval_s: float = DEFAULT_INTERVAL_S,
-    continue_run: bool = False,
     is_precise: bool = False,
     given: GivenWork | None = None,
     measure_host: bool = True,
-    progress_s: float = 0.0,
-    patience_s: float = 5.0,
-    summary: Literal["none", "text", "json"] = "none",
-    workers: int = 1,
-    bandwidth_bit_per_s: float | None = None,
-    reader: Literal["proc", "psutil"] | None = None,
-    working_set: bool = False,
-    rehearsal: Mapping[str, Any] | None = None,
+    **settings: Any,
 ) -> RecordingPlan:
     """Make a run's folder and say what is to be recorded in it.
 
@@ -198,126 +182,81 @@ def plan_recording(
         Folder or URL of runs; see ``default_run_root``.
     name : str
         Part of the run's id; by default the script's name.
-    attached : int, optional
-        Watch this process instead of starting ``command``.
-    limit_s : float
-        Longest recording after the first step. [s]
-    limit_steps : int, optional
-        Record exactly so many steps.
-    continue_run : bool
-        Let the script go on without hooks instead of stopping it.
     is_precise : bool
         Go on until the step time's interval is within 2 %.
     measure_host : bool
         Run the host's micro-benchmarks first, unless they are in the cache.
-    progress_s : float
-        Between progress lines on stderr; 0 for none. [s]
-    patience_s : float
-        Between asking the script to stop, SIGTERM and SIGKILL. [s]
-    summary : {"none", "text", "json"}
-        What the agent prints at the end: text on stderr, or JSON on stdout.
-    workers : int
-        Run the command as so many ranks on this machine; see ``Child``.
-    bandwidth_bit_per_s : float, optional
-        Limit each rank's link, each way; needs root. [bit/s]
-    reader : {"proc", "psutil"}, optional
-        How processes are read; by default through ``/proc`` where this is Linux.
-    working_set : bool
-        Record how much memory is touched, too; see ``TouchedMemory``.
-    rehearsal : dict, optional
-        Whether a script that wants accelerators is rehearsed, and as what: see ``rehearsed``; by
-        default it is, as one H100.
+    settings
+        Fields of the plan; it says what each is.
     """
     if not _IS_POSIX:
         raise RecordingError(
             "recording needs Linux or macOS: signals and files work differently here",
             hint="record in the Windows Subsystem for Linux; everything else works here",
         )
-    if working_set and sys.platform != "linux":
+    settings.setdefault("reader", "proc" if sys.platform == "linux" else "psutil")
+    plan = RecordingPlan(run="", command=tuple(command), **settings)
+    if plan.working_set and sys.platform != "linux":
         raise RecordingError(
             "only Linux says which memory is touched", hint="leave --working-set out"
         )
-    child.check(command, workers, bandwidth_bit_per_s)
+    child.check(plan)
     clean_runs(run_root)
-    folder = new_run(name or _name_of(command) or f"pid-{attached}", run_root)
+    folder = new_run(name or _name_of(command) or f"pid-{plan.attached}", run_root)
     measured = cached_or_measured() if measure_host else cached_benchmark()
     options: dict[str, Any] = {
         "given": {k: v for k, v in asdict(given or GivenWork()).items() if v is not None}
     }
     if interpreter is not None:
         options["interpreter"] = asdict(interpreter)
-    if workers > 1:
-        options.update(workers=workers, bandwidth_bit_per_s=bandwidth_bit_per_s)
+    if plan.workers > 1:
+        options.update(workers=plan.workers, bandwidth_bit_per_s=plan.bandwidth_bit_per_s)
     if is_precise:
-        options["half_width_fraction"] = PRECISE_FRACTION
-    return RecordingPlan(
+        options["half_width_fraction"] = _PRECISE_FRACTION
+    return replace(
+        plan,
         run=str(folder),
-        command=tuple(command),
-        attached=attached,
-        limit_s=limit_s,
-        limit_steps=limit_steps,
-        interval_s=interval_s,
-        continues=continue_run,
         options=options,
         host=asdict(describe_host(benchmark=measured, sheets=cached_sheets())),
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        progress_s=progress_s,
-        patience_s=patience_s,
-        summary=summary,
-        workers=workers,
-        bandwidth_bit_per_s=bandwidth_bit_per_s,
-        reader=reader or ("proc" if sys.platform == "linux" else "psutil"),
-        working_set=working_set,
-        rehearsal={} if attached is not None else dict(rehearsal or rehearsed()),
+        rehearsal={} if plan.attached is not None else plan.rehearsal or rehearsed(),
     )
 
 
 # What a script finds that is rehearsed, unless somebody says otherwise: scripts branch on it.
-_H100: Final = {
+_H100: Final[Mapping[str, Any]] = {
     "name": "NVIDIA H100 80GB HBM3",
     "memory_bytes": 85_017_493_504,
     "capability": (9, 0),
 }
 
 
-def rehearsed(
-    *,
-    when: Literal["wanted", "always", "never"] = "wanted",
-    device: Mapping[str, Any] | None = None,
-    devices: int = 1,
-    ranks: int = 1,
-    rank: int = 0,
-    network: bool = False,
-) -> dict[str, Any]:
+_REHEARSED: Final[Mapping[str, Any]] = {
+    "when": "wanted", "device": _H100, "devices": 1, "ranks": 1, "rank": 0, "network": False,
+}  # fmt: skip
+
+
+def rehearsed(**asked: Any) -> dict[str, Any]:
     """Return whether and as what a script is rehearsed.
 
     Raises RecordingError if there is no such rank.
 
     Parameters
     ----------
-    when : {"wanted", "always", "never"}
-        Where it asks for an accelerator that is not there and ends for that; in any case; not.
-    device : dict, optional
-        Name, memory_bytes and capability (a pair) of each device; an H100 by default.
-    devices : int
-        Devices that the machine is to have.
-    ranks, rank : int
-        Processes that train together, and the one that is run.
-    network : bool
-        Let connections beyond this machine through.
+    asked
+        ``when``: ``"wanted"``, where the script asks for an accelerator that is not there and ends
+        for that (the default), ``"always"`` or ``"never"``. ``device``: name, memory_bytes and
+        capability (a pair) of each device, an H100 by default. ``devices``: those of the machine.
+        ``ranks``, ``rank``: processes that train together, and the one that is run. ``network``:
+        let connections beyond this machine through.
     """
-    if not 0 <= rank < ranks:
+    found = {**_REHEARSED, **{name: one for name, one in asked.items() if one is not None}}
+    if not 0 <= found["rank"] < found["ranks"]:
         raise RecordingError(
-            f"there is no rank {rank} among {ranks}", hint=f"--rank is from 0 to {ranks - 1}"
+            f"there is no rank {found['rank']} among {found['ranks']}",
+            hint=f"--rank is from 0 to {found['ranks'] - 1}",
         )
-    return {
-        "when": when,
-        "device": dict(device or _H100),
-        "devices": devices,
-        "ranks": ranks,
-        "rank": rank,
-        "network": network,
-    }
+    return found
 
 
 def profile(

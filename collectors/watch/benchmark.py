@@ -1,4 +1,11 @@
-"""Micro-benchmarks of this machine: products, memory, integers, disk; measured once and kept."""
+"""Micro-benchmarks of this machine and sheets of its devices, measured once and kept; abilities.
+
+The host's products, memory, integers and disk are timed by the CPU clock of the thread that works,
+and the best of many short repetitions counts, so that neighbours cost little: they slow a kernel
+down by what they take of caches and bandwidth, not by the cores they occupy. The figures for all
+cores come from one process a core, all at work at the same time, added up: clocks, caches and
+memory are shared as in a training run.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -22,22 +29,9 @@ from typing import Any, Final
 from advisor.collectors import atomic
 from advisor.collectors.atomic import cache_folder
 from advisor.collectors.errors import RecordingError, bytes_text
-from advisor.collectors.format import DeviceSheet, Host, HostBenchmark, noun
+from advisor.collectors.format import Host, HostBenchmark, Sheet, sheet_of
 from advisor.collectors.watch import host
 from advisor.collectors.watch.host import Groups, cpu_model, usable_cpus
-
-# The micro-benchmarks themselves, run in a process of their own.
-#
-# Everything is timed by the CPU clock of the thread that works, and the best of many short
-# repetitions counts, so that neighbours cost little: they slow a kernel down by what they take
-# of caches and bandwidth, not by the cores they occupy. The figures for all cores come from one
-# process a core, all at work at the same time, added up: clocks, caches and memory are shared as
-# in a training run.
-#
-# The integer mix takes about as long in each of four kinds of work that CoreMark is made of, in
-# code that Python's own library has compiled: a table-driven CRC, sorting a list, a state machine
-# over text, and the branches of a block sorter. No part of it uses vector or crypto instructions.
-
 
 _SIZE: Final = 1024
 _COPY_BYTES: Final = 64 * 2**20
@@ -65,7 +59,12 @@ def _best_s(run: Callable[[], object]) -> float:
 
 
 def integer_mix() -> Callable[[], object]:
-    """Return the mix of integer work as a function; its data are the same everywhere."""
+    """Return the mix of integer work as a function; its data are the same everywhere.
+
+    It takes about as long in each of four kinds of work that CoreMark is made of, in code that
+    Python's own library has compiled: a table-driven CRC, sorting a list, a state machine over
+    text, and the branches of a block sorter. None of it uses vector or crypto instructions.
+    """
     state, values = 12345, []
     for _ in range(20_000):
         state = (1103515245 * state + 12345) % 2**31
@@ -156,11 +155,6 @@ def measure() -> HostBenchmark:
     )
 
 
-def main() -> None:
-    """Print the figures as JSON."""
-    sys.stdout.write(json.dumps(asdict(measure())))
-
-
 _VERSION = 2
 _PATIENCE_S = 30.0
 
@@ -188,7 +182,7 @@ def cached_or_measured() -> HostBenchmark | None:
 def measure_and_remember() -> HostBenchmark | None:
     """Measure in a process of its own, which leaves this one small; None if that fails."""
     try:
-        measured = HostBenchmark(**run_apart(main, _PATIENCE_S))
+        measured = HostBenchmark(**run_apart(measure, _PATIENCE_S))
     except (OSError, ValueError, TypeError, subprocess.SubprocessError):
         return None
     with contextlib.suppress(OSError):  # unwritable cache: measured again next time
@@ -196,22 +190,17 @@ def measure_and_remember() -> HostBenchmark | None:
     return measured
 
 
-def run_apart(main: Callable[[], None], patience_s: float) -> Any:
-    """Return what a module's function prints as JSON in a process of its own."""
+def run_apart(measured: Callable[[], object], patience_s: float) -> Any:
+    """Return what a module's function returns, as JSON, in a process of its own."""
     root = str(Path(sys.modules["advisor"].__path__[0]).parent)
-    call = f"from {main.__module__} import {main.__name__} as main; main()"
-    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, sys.argv[1]); {call}", root]
+    code = (
+        "import dataclasses, json, sys; sys.path.insert(0, sys.argv[1]); "
+        f"from {measured.__module__} import {measured.__name__} as measured; "
+        "print(json.dumps(measured(), default=dataclasses.asdict))"
+    )
+    command = [sys.executable, "-c", code, root]
     done = subprocess.run(command, capture_output=True, text=True, timeout=patience_s, check=True)
     return json.loads(done.stdout)
-
-
-# The measurements of a device sheet, run in a process of their own (about 30 seconds).
-#
-# The same code times a processor and a CUDA device: wall time of many repetitions between two
-# synchronisations, and the best of several rounds, so that neighbours cost little. Products are
-# large enough to sustain the device's rate; the copy is larger than any cache; the small call is
-# what a kernel costs however little it does. On a processor everything is measured again with
-# 1, 2, 4, ... threads, besides a small training step that shows what threads are worth in a job.
 
 
 # Side of the square product: takes a core hundredths of a second, a GPU milliseconds.
@@ -225,8 +214,15 @@ _STEP_WIDTH: Final = 512
 _STEP_BATCH: Final = 256
 
 
-def measured_devices() -> list[DeviceSheet]:
-    """Measure the processor, then each kind of CUDA device that PyTorch sees."""
+def measured_devices() -> list[Sheet]:
+    """Measure the processor, then each kind of CUDA device that PyTorch sees (about 30 s each).
+
+    The same code times both: wall time of many repetitions between two synchronisations, and the
+    best of several rounds, so that neighbours cost little. Products are large enough to sustain
+    the device's rate; the copy is larger than any cache; the small call is what a kernel costs
+    however little it does. On a processor everything is measured again with 1, 2, 4, ... threads,
+    besides a small training step that shows what threads are worth in a job.
+    """
     import torch
 
     sheets = [_sheet("cpu", cpu_model(), "cpu")]
@@ -236,29 +232,29 @@ def measured_devices() -> list[DeviceSheet]:
     return sheets + [_sheet("cuda", name, f"cuda:{index}") for name, index in names.items()]
 
 
-def _sheet(kind: str, name: str, device: str) -> DeviceSheet:
+def _sheet(kind: str, name: str, device: str) -> Sheet:
     import torch
 
     threads = _thread_counts() if kind == "cpu" else []
     by_threads = [_with_threads(number, device) for number in threads]
     most = torch.get_num_threads() if kind == "cuda" else threads[-1]
     with _threads(most):
-        return DeviceSheet(
-            device="cuda" if kind == "cuda" else "cpu",
-            name=name,
-            fp32_flop_per_s=_product(device, "float32"),
-            tf32_flop_per_s=_tf32(device) if kind == "cuda" else None,
-            fp8_flop_per_s=_fp8(device) if kind == "cuda" else None,
-            copy_bytes_per_s=_copy(device),
-            call_s=_call_s(device),
-            threads=tuple(threads),
-            flop_per_s_by_threads=tuple(flop for flop, _, _ in by_threads),
-            bytes_per_s_by_threads=tuple(moved for _, moved, _ in by_threads),
-            step_s_by_threads=tuple(step for _, _, step in by_threads),
-            torch_version=str(torch.__version__),
-            measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        return {
+            "device": kind,
+            "name": name,
+            "fp32_flop_per_s": _product(device, "float32"),
+            "tf32_flop_per_s": _tf32(device) if kind == "cuda" else None,
+            "fp8_flop_per_s": _fp8(device) if kind == "cuda" else None,
             **{f"{p}_flop_per_s": _tried(_product, device, d) for p, d in _DTYPES.items()},
-        )
+            "copy_bytes_per_s": _copy(device),
+            "call_s": _call_s(device),
+            "threads": threads,
+            "flop_per_s_by_threads": [flop for flop, _, _ in by_threads],
+            "bytes_per_s_by_threads": [moved for _, moved, _ in by_threads],
+            "step_s_by_threads": [step for _, _, step in by_threads],
+            "torch_version": str(torch.__version__),
+            "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
 
 
 def _thread_counts() -> list[int]:
@@ -401,14 +397,6 @@ def _step_s(device: str) -> float:
     return _best_call_s(run, device)
 
 
-def print_devices() -> None:
-    """Print the sheets as JSON."""
-    sys.stdout.write(json.dumps([asdict(sheet) for sheet in measured_devices()]))
-
-
-# The user's device sheet: rates that this machine's devices sustain, measured once and kept.
-
-
 _SHEET_VERSION = 1
 _SHEET_PATIENCE_S = 240.0
 
@@ -419,67 +407,54 @@ def sheet_path() -> Path:
     return host.with_name(f"sheets-v{_SHEET_VERSION}-{host.name.removeprefix('host-')}")
 
 
-def cached_sheets() -> tuple[DeviceSheet, ...]:
+def cached_sheets() -> tuple[Sheet, ...]:
     """Return the remembered sheets; none where nothing was measured or it cannot be read."""
     try:
-        return tuple(noun(DeviceSheet, one) for one in json.loads(sheet_path().read_text()))
-    except (OSError, ValueError, TypeError):
+        return tuple(map(sheet_of, json.loads(sheet_path().read_text())))
+    except (OSError, ValueError, TypeError, LookupError):
         return ()
 
 
-def measure_sheets() -> tuple[DeviceSheet, ...]:
+def measure_sheets() -> tuple[Sheet, ...]:
     """Measure every device that PyTorch sees, in a process of its own, and remember the sheets.
 
     Raises RecordingError if PyTorch is not there, or the measurement fails.
     """
     try:
-        printed = run_apart(print_devices, _SHEET_PATIENCE_S)
-        sheets = tuple(noun(DeviceSheet, one) for one in printed)
+        sheets = tuple(map(sheet_of, run_apart(measured_devices, _SHEET_PATIENCE_S)))
     except (OSError, ValueError, TypeError, subprocess.SubprocessError) as error:
         said = str(getattr(error, "stderr", "") or error).strip().splitlines()
         raise RecordingError(
             f"the devices could not be measured: {said[-1] if said else error}",
             hint="PyTorch must be importable by the interpreter that runs advisor",
         ) from error
-    atomic.write_text(sheet_path(), json.dumps([asdict(sheet) for sheet in sheets]))
+    atomic.write_text(sheet_path(), json.dumps(sheets))
     return sheets
 
 
-def sheet_lines(sheet: DeviceSheet) -> list[str]:
+def sheet_lines(sheet: Sheet) -> list[str]:
     """Return a sheet in words, a line each."""
     rates = [
         f"{precision} {rate / 1e12:.3g}"
         for precision in ("fp32", "tf32", "bf16", "fp16", "fp8")
-        if (rate := getattr(sheet, f"{precision}_flop_per_s"))
+        if (rate := sheet[f"{precision}_flop_per_s"])
     ]
     lines = [
-        f"{sheet.name} ({sheet.device}): products {', '.join(rates)} Tflop/s sustained",
-        f"  memory copy {sheet.copy_bytes_per_s / 1e9:.1f} GB/s, a small call takes "
-        f"{1e6 * sheet.call_s:.1f} us",
+        f"{sheet['name']} ({sheet['device']}): products {', '.join(rates)} Tflop/s sustained",
+        f"  memory copy {sheet['copy_bytes_per_s'] / 1e9:.1f} GB/s, a small call takes "
+        f"{1e6 * sheet['call_s']:.1f} us",
     ]
-    for i, threads in enumerate(sheet.threads):
+    for i, threads in enumerate(sheet["threads"]):
         lines.append(
-            f"  {threads} threads: {sheet.flop_per_s_by_threads[i] / 1e9:.0f} Gflop/s, "
-            f"{sheet.bytes_per_s_by_threads[i] / 1e9:.1f} GB/s, a small training step "
-            f"{1e3 * sheet.step_s_by_threads[i]:.2f} ms"
+            f"  {threads} threads: {sheet['flop_per_s_by_threads'][i] / 1e9:.0f} Gflop/s, "
+            f"{sheet['bytes_per_s_by_threads'][i] / 1e9:.1f} GB/s, a small training step "
+            f"{1e3 * sheet['step_s_by_threads'][i]:.2f} ms"
         )
-    return [*lines, f"  measured {sheet.measured_at}, torch {sheet.torch_version}"]
+    return [*lines, f"  measured {sheet['measured_at']}, torch {sheet['torch_version']}"]
 
 
-# The abilities of this machine to record, tried rather than assumed.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ability:
-    """One thing that can be recorded here, or not, and what that means."""
-
-    what: str
-    is_there: bool
-    remark: str
-
-
-def host_abilities() -> tuple[Ability, ...]:
-    """Return what can be recorded here."""
+def host_abilities() -> list[dict[str, Any]]:
+    """Return what can be recorded here, or not, as tried, each with what that means."""
     from advisor.collectors.watch.network import (
         can_make_nodes,  # brings what starts other programs
     )
@@ -503,7 +478,7 @@ def host_abilities() -> tuple[Ability, ...]:
         ("hooks", not (sys.flags.isolated or sys.flags.ignore_environment),
          "steps, operators and total work of Python scripts"),
     )  # fmt: skip
-    return tuple(Ability(what=w, is_there=there, remark=remark) for w, there, remark in found)
+    return [{"what": what, "is_there": there, "remark": remark} for what, there, remark in found]
 
 
 def _has_cpu_clock() -> bool:

@@ -8,17 +8,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from advisor.collectors.format import DeviceSheet, Host, HostBenchmark
-
-# A small file of the kernel's that is read again and again through one descriptor.
-
+from advisor.collectors.format import Host, HostBenchmark, Sheet
 
 # Larger than any file read here; the kernel makes the content up to this size at once.
 _SIZE = 1 << 14
 
 
 class KeptFile:
-    """Reads a file under ``/proc`` or ``/sys`` from its start, opened once.
+    """Reads a small file under ``/proc`` or ``/sys`` again and again, through one descriptor.
 
     A file that is not there reads as empty, always.
     """
@@ -47,19 +44,17 @@ class KeptFile:
             self._fd = -1
 
 
-# Control groups, versions 1 and 2: cores and memory they allow, and the time they took away.
-#
-# Inside a container the machine's own figures are not what a process may use; every group from the
-# process's own up to the root can limit it, the tightest counts.
-
-
 # Version 1 writes "no limit" as the largest multiple of the page size below 2**63.
 _NO_LIMIT_BYTES = 2**60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Groups:
-    """The control groups of one process."""
+    """The control groups of one process: cores and memory they allow, the time they took away.
+
+    Inside a container the machine's own figures are not what a process may use; every group from
+    the process's own up to the root can limit it, the tightest counts.
+    """
 
     # cpu, memory: folders from the process's own group up to the root of what is mounted; version
     # 1 has them in different hierarchies
@@ -173,7 +168,7 @@ def _integer(path: Path) -> int | None:
 
 
 def describe_host(
-    *, benchmark: HostBenchmark | None = None, sheets: tuple[DeviceSheet, ...] = ()
+    *, benchmark: HostBenchmark | None = None, sheets: tuple[Sheet, ...] = ()
 ) -> Host:
     """Return this machine's description; a recording puts its script's versions in place."""
     groups = Groups.of()

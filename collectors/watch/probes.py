@@ -1,8 +1,8 @@
-"""NVIDIA GPUs through NVML, only where its library is: use, memory, power, clocks, PCIe.
+"""NVIDIA GPUs through NVML, only where its library is, and the TCP bytes of single processes.
 
-Called through ctypes, so that nothing need be installed. NVML's utilisation is the share of time
-in which *some* kernel ran, over its own period of 1/6 to 1 s: asking more often than once a second
-learns nothing, and it is no occupancy.
+NVML is called through ctypes, so that nothing need be installed. Its utilisation is the share of
+time in which *some* kernel ran, over its own period of 1/6 to 1 s: asking more often than once a
+second learns nothing, and it is no occupancy.
 
 Source: NVIDIA, NVML API Reference Guide (functions and structures are named as there).
 """
@@ -164,18 +164,6 @@ def _total(values: list[float]) -> float:
     return sum(known) if known else -1.0
 
 
-# TCP bytes of single processes, without privileges: the kernel's socket diagnosis.
-#
-# Interface counters belong to a whole network namespace. ``NETLINK_SOCK_DIAG`` tells for every
-# TCP socket how many bytes the other side acknowledged and how many came in (``tcp_info``), and
-# a process's descriptors say which sockets are its own. What a socket sends after the last look
-# and before it is closed is lost; UDP and RDMA are not seen; loopback is, and local ranks talk
-# over it.
-#
-# Source: ``sock_diag(7)``; offsets in ``struct inet_diag_msg`` and ``struct tcp_info`` from
-# ``linux/inet_diag.h`` and ``linux/tcp.h`` (both only ever grow at the end).
-
-
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY = 20
 _NLM_F_REQUEST_DUMP = 0x301
@@ -191,6 +179,15 @@ _ATTRIBUTE = struct.Struct("=HH")
 
 class TcpCounters:
     """Bytes that a set of processes sent and received, growing from the first look on.
+
+    Interface counters belong to a whole network namespace. ``NETLINK_SOCK_DIAG`` tells for every
+    TCP socket, without privileges, how many bytes the other side acknowledged and how many came in
+    (``tcp_info``), and a process's descriptors say which sockets are its own. What a socket sends
+    after the last look and before it is closed is lost; UDP and RDMA are not seen; loopback is,
+    and local ranks talk over it.
+
+    Source: ``sock_diag(7)``; offsets in ``struct inet_diag_msg`` and ``struct tcp_info`` from
+    ``linux/inet_diag.h`` and ``linux/tcp.h`` (both only ever grow at the end).
 
     ``is_there`` is False where the kernel does not answer. ``by_pid`` holds the bytes received
     and sent by each process; a socket that several share counts as the first one's.

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from advisor.collectors.hooks.format import start_ticks
+from advisor.collectors.hooks.lineage import stat_of
 from advisor.collectors.watch.host import KeptFile
 
 _PAGE_BYTES = mmap.PAGESIZE
@@ -245,7 +246,7 @@ class ProcessTree(Processes):
         found: dict[int, list[int]] = {}
         for name in os.listdir(self._proc):
             if name.isdigit():
-                found.setdefault(parent_of(int(name), self._proc), []).append(int(name))
+                found.setdefault(stat_of(int(name), 1, str(self._proc)), []).append(int(name))
         return found
 
     def _children(self, pid: int) -> list[int]:
@@ -280,15 +281,6 @@ def is_python(pid: int) -> bool:
         return os.path.basename(os.readlink(f"/proc/{pid}/exe")).startswith("python")
     except OSError:
         return False
-
-
-def parent_of(pid: int, proc: Path = Path("/proc")) -> int:
-    """Return a process's parent, 0 where it is gone."""
-    try:
-        with open(f"{proc}/{pid}/stat", "rb") as file:
-            return int(file.read().rpartition(b")")[2].split()[1])
-    except (OSError, IndexError, ValueError):
-        return 0
 
 
 def _open(path: str) -> int:

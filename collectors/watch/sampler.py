@@ -12,7 +12,6 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from advisor.collectors.format import read_touched
@@ -20,25 +19,6 @@ from advisor.collectors.hooks import format as fmt
 from advisor.collectors.watch.host import Groups, KeptFile
 from advisor.collectors.watch.probes import GpuReading, Gpus, TcpCounters
 from advisor.collectors.watch.processes import OneProcess, Processes
-
-# The memory of several processes, pages that they share counted once.
-#
-# =============  ================================================================================
-# name           meaning [bytes]
-# =============  ================================================================================
-# resident       what a process has in memory, pages shared with others included
-# proportional   the same with every shared page divided by the processes that share it
-# used           of all processes together: the sum of the proportional ones, or its estimate
-# =============  ================================================================================
-#
-# Forked workers have their parent's pages in their own resident memory: three processes may look
-# like three times the memory that they use. Only the kernel's walk of the page tables
-# (``smaps_rollup``) tells, and that is dear. It is spared where it could change little: what is
-# used is no less than the largest process, so nobody is counted twice by more than the others'
-# memory. Between two walks every process keeps its proportional share of its resident memory. Of
-# those that were never walked pages of files and shared memory are counted once, their own pages
-# in full.
-
 
 _SECOND_NS = 1_000_000_000
 # The walks of a recording may take this long, and this share of the time in addition.
@@ -54,7 +34,16 @@ _FIRST_AGAIN_NS, _LAST_AGAIN_NS = _SECOND_NS, 16 * _SECOND_NS
 
 
 class Proportional:
-    """Follows the memory that processes use together.
+    """Follows the memory that processes use together, pages that they share counted once.
+
+    Forked workers have their parent's pages in their own resident memory: three processes may look
+    like three times the memory that they use. Only the kernel's walk of the page tables
+    (``smaps_rollup``) tells a process's proportional memory, in which every shared page is divided
+    by those that share it, and that is dear. It is spared where it could change little: what is
+    used is no less than the largest process, so nobody is counted twice by more than the others'
+    memory. Between two walks every process keeps its proportional share of its resident memory. Of
+    those that were never walked pages of files and shared memory are counted once, their own pages
+    in full.
 
     ``spent``: CPU time of the walks, of this thread [ns]; injected by tests.
     """
@@ -123,17 +112,6 @@ _LOOK_S = 0.1
 _BUSY_CORES = 0.25  # what others compute meanwhile
 
 
-@dataclass(slots=True)
-class _Slow:
-    """What is not read at every tick, as last read; -1 is unknown."""
-
-    pressure_fraction: float = -1.0
-    stolen_ns: int = 0
-    machine_cpu_ns: int = 0
-    gpu: GpuReading = field(default_factory=GpuReading)
-    with_pcie: GpuReading = field(default_factory=GpuReading)
-
-
 class Sampler:
     """Takes readings of a process tree."""
 
@@ -143,7 +121,9 @@ class Sampler:
         self._tree = tree
         self._groups = groups
         self._clock = clock
-        self._slow = _Slow()
+        # What is not read at every tick, as last read; -1 is unknown.
+        self._pressure_fraction, self._stolen_ns, self._machine_cpu_ns = -1.0, 0, 0
+        self._gpu = self._with_pcie = GpuReading()
         self._tcp = TcpCounters()
         self._gpus = Gpus()
         kinds = ("tree", "system", "network", "disk", "gpu", "pcie", "processes")
@@ -163,24 +143,26 @@ class Sampler:
         if self._is_due("network", now_ns, _NETWORK_NS):
             self._tcp.update(self._tree.processes)
         if self._is_due("system", now_ns, self._system_period_ns(now_ns)):
-            self._slow.pressure_fraction = pressure_fraction(self._pressure.read())
+            self._pressure_fraction = pressure_fraction(self._pressure.read())
             stat = self._stat.read()
-            self._slow.stolen_ns = stolen_ns(stat) - self._stolen_before_ns
-            self._slow.machine_cpu_ns = busy_ns(stat)
+            self._stolen_ns = stolen_ns(stat) - self._stolen_before_ns
+            self._machine_cpu_ns = busy_ns(stat)
         if self._gpus.names and self._is_due("gpu", now_ns, _GPU_NS):
-            self._read_gpus(now_ns)
-        slow = self._slow
+            with_pcie = self._is_due("pcie", now_ns, _PCIE_NS)
+            self._gpu = self._gpus.read(self._tree.processes, with_pcie=with_pcie)
+            self._with_pcie = self._gpu if with_pcie else self._with_pcie
         usage = self._tree.read(is_full=self._is_due("disk", now_ns, _DISK_NS))
+        gpu = self._gpu
         used_bytes = self.memory.used_bytes(self._tree.processes, now_ns)
         return fmt.READING_PAYLOAD.pack(
             now_ns, usage.processes, usage.cpu_ns, usage.run_delay_ns, usage.rss_bytes,
             used_bytes, usage.read_bytes, usage.write_bytes,
             self._tcp.received_bytes, self._tcp.sent_bytes,
             max(0, self._groups.throttled_ns() - self._throttled_before_ns),
-            slow.pressure_fraction, slow.stolen_ns, usage.major_faults,
-            slow.gpu.busy_fraction, slow.gpu.memory_bytes, slow.gpu.power_w, slow.gpu.clock_mhz,
-            slow.with_pcie.received_bytes_per_s, slow.with_pcie.sent_bytes_per_s,
-            usage.minor_faults, usage.slowest_ns, slow.machine_cpu_ns,
+            self._pressure_fraction, self._stolen_ns, usage.major_faults,
+            gpu.busy_fraction, gpu.memory_bytes, gpu.power_w, gpu.clock_mhz,
+            self._with_pcie.received_bytes_per_s, self._with_pcie.sent_bytes_per_s,
+            usage.minor_faults, usage.slowest_ns, self._machine_cpu_ns,
         )  # fmt: skip
 
     def of_processes(self) -> Iterator[bytes]:
@@ -235,12 +217,6 @@ class Sampler:
         pause(_LOOK_S)
         return self.machine_cpu_ns() - busy_before_ns > _BUSY_CORES * (self._clock() - begin_ns)
 
-    def _read_gpus(self, now_ns: int) -> None:
-        with_pcie = self._is_due("pcie", now_ns, _PCIE_NS)
-        self._slow.gpu = self._gpus.read(self._tree.processes, with_pcie=with_pcie)
-        if with_pcie:
-            self._slow.with_pcie = self._slow.gpu
-
 
 def pressure_fraction(content: bytes) -> float:
     """Return the share of the last ten seconds in which somebody waited; -1 unknown.
@@ -283,19 +259,6 @@ def busy_ns(content: bytes) -> int:
     return ticks * (_SECOND_NS // os.sysconf("SC_CLK_TCK"))
 
 
-# Memory that the recorded processes touch, beside what they hold: opt-in, from outside.
-#
-# The processor marks a page's entry when the page is used. Writing 1 to ``/proc/PID/clear_refs``
-# takes the marks away, and some time later ``smaps`` says how much is marked again: what was
-# touched in between. Windows take turns in length, so that it can be seen how what is touched
-# grows with the time that is looked at. Pages of a program and its libraries are marked by whoever
-# starts or ends it, too: a neighbour's Python marks 6 MB of everybody's. They count as touched.
-#
-# The script does nothing for it and no page is moved; both walks hold up its page faults
-# meanwhile, some 0.1 s per GiB on a busy machine. So a window is at least ``_PATIENCE`` times as
-# long as the walks before it took. Pages that processes share count once for each.
-
-
 LENGTHS_NS = tuple(1_000_000_000 * length for length in (1, 2, 4, 8, 16))
 _PATIENCE = 100
 # An order for all pages, private and of files; see proc(5).
@@ -305,7 +268,18 @@ _OF_ADDRESSES = frozenset(bytes([sign]) for sign in b"0123456789abcdef")
 
 
 class TouchedMemory:
-    """Follows what the processes of a tree touch.
+    """Follows what the processes of a tree touch, beside what they hold: opt-in, from outside.
+
+    The processor marks a page's entry when the page is used. Writing 1 to ``/proc/PID/clear_refs``
+    takes the marks away, and some time later ``smaps`` says how much is marked again: what was
+    touched in between. Windows take turns in length, so that it can be seen how what is touched
+    grows with the time that is looked at. Pages of a program and its libraries are marked by
+    whoever starts or ends it, too: a neighbour's Python marks 6 MB of everybody's. They count as
+    touched.
+
+    The script does nothing for it and no page is moved; both walks hold up its page faults
+    meanwhile, some 0.1 s per GiB on a busy machine. So a window is at least ``_PATIENCE`` times as
+    long as the walks before it took. Pages that processes share count once for each.
 
     Attributes
     ----------

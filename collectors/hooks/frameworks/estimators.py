@@ -8,15 +8,10 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Callable
+from typing import Any
 
-from .rounds import after, around, cores_of, limited_threads, replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from .rounds import RoundCounter
+from .rounds import RoundCounter, after, around, cores_of, limited_threads, replace
 
 _FOREST, _STAGES, _HISTOGRAM, _ADA, _PERCEPTRON, _PARTIAL = (
     "scikit-learn forest", "scikit-learn gradient boosting", "scikit-learn histogram boosting",
@@ -98,15 +93,11 @@ def _train_and_cv(
 
     def describe_folds(*args: Any, **given: Any) -> dict[str, Any]:
         facts = describe(*args[:3], **given)
-        return _times(facts, _given_folds(given.get("folds"), given.get("nfold", folds)))
+        number = _given_folds(given.get("folds"), given.get("nfold", folds))
+        return dict(facts, rounds=None if number is None else facts["rounds"] * number)
 
     around(rounds, module, "train", name, "round", describe)
     around(rounds, module, "cv", name, "round", describe_folds)
-
-
-def _times(facts: dict[str, Any], folds: int | None) -> dict[str, Any]:
-    facts["rounds"] = None if folds is None else facts["rounds"] * folds
-    return facts
 
 
 def _given_folds(folds: Any, number: int) -> int | None:

@@ -14,17 +14,12 @@ import threading
 import time
 import types
 import weakref
+from typing import Any
 
 from .. import format as fmt
 from ..optimizers import Optimizers
 from ..trace.frames import _forget
-from .rounds import after, around, limited_threads, replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from .rounds import RoundCounter
+from .rounds import RoundCounter, after, around, limited_threads, replace
 
 # Calls after which a function that never got its own result back is no update.
 _MOST_LOOKS = 8
@@ -114,10 +109,8 @@ class Updates:
         finally:
             self.here.function = None
         if seen.is_update is not False:
-            try:
+            with self._rounds.session.guarded("jitted call"):
                 self._called(seen, result)
-            except Exception as error:
-                self._rounds.session.failed("jitted call", error)
         return result
 
     def _compare(self, seen: Updater, args: Any, kwargs: Any) -> None:
@@ -166,11 +159,14 @@ class Updates:
             self._called(seen, result)
 
 
-def _wait(array: Any) -> None:
-    if array is not None:
-        try:
-            array.block_until_ready()
-        except Exception:  # donated in between
+def _wait(*arrays: Any) -> None:
+    """Wait for the first of the arrays that has not been donated in between."""
+    for wait in (getattr(one, "block_until_ready", None) for one in arrays):
+        if wait is not None:
+            try:
+                wait()
+            except Exception:  # donated
+                continue
             return
 
 
@@ -206,25 +202,14 @@ def optax(rounds: RoundCounter, module: Any) -> None:
     def apply_updates(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
         if _made:
-            try:
+            with rounds.session.guarded("optax"):
                 _made[-1].applied(result, sys._getframe(1))
-            except Exception as error:
-                rounds.session.failed("optax", error)
         return result
 
     replace(rounds.session, module, "apply_updates", apply_updates)
 
 
 _KERAS = "Keras"
-
-
-class _Progress:
-    __slots__ = ("batch", "behind", "seen")
-
-    def __init__(self) -> None:
-        self.batch = 0
-        self.seen = 0
-        self.behind: Any = None
 
 
 def trainer(rounds: RoundCounter, module: Any) -> None:
@@ -244,7 +229,7 @@ def callbacks(rounds: RoundCounter, module: Any) -> None:
     begin, epoch_begin, batch_end = (
         owner.on_train_begin, owner.on_epoch_begin, owner.on_train_batch_end,
     )  # fmt: skip
-    fit = _Progress()
+    fit = types.SimpleNamespace(batch=0, seen=0, behind=None)
 
     def on_train_begin(self: Any, *args: Any, **kwargs: Any) -> Any:
         frame = sys._getframe(1)
@@ -265,7 +250,9 @@ def callbacks(rounds: RoundCounter, module: Any) -> None:
         return epoch_begin(self, *args, **kwargs)
 
     def on_train_batch_end(self: Any, batch: Any, logs: Any = None) -> Any:
-        _wait_for_batch(fit.behind)
+        # The batch before the one just handed over: JAX returns before it has computed. So ticks
+        # have the pace of the computation, while one batch stays queued behind another.
+        _wait(*(fit.behind.values() if isinstance(fit.behind, dict) else ()))
         fit.behind = logs
         done, fit.seen = int(batch) + 1 - fit.seen, int(batch) + 1
         rounds.done(_KERAS, done, fit.batch)
@@ -274,21 +261,6 @@ def callbacks(rounds: RoundCounter, module: Any) -> None:
     replace(rounds.session, owner, "on_train_begin", on_train_begin)
     replace(rounds.session, owner, "on_epoch_begin", on_epoch_begin)
     replace(rounds.session, owner, "on_train_batch_end", on_train_batch_end)
-
-
-def _wait_for_batch(logs: Any) -> None:
-    """Wait for the batch before the one just handed over: JAX returns before it has computed.
-
-    So the ticks have the pace of the computation, while one batch stays queued behind another.
-    """
-    for value in logs.values() if isinstance(logs, dict) else ():
-        wait = getattr(value, "block_until_ready", None)
-        if wait is not None:
-            try:
-                wait()
-            except Exception:  # donated since
-                continue
-            return
 
 
 def _batch(iterator: Any) -> int:

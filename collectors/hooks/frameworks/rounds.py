@@ -100,7 +100,7 @@ class RoundCounter:
         if loop is None or loop.number >= _MOST_FITS or self.is_idle:
             return
         loop.is_told = True
-        try:
+        with self.session.guarded("fit of " + loop.kind):
             from ..trace import frames
 
             frame = sys._getframe(1)
@@ -111,8 +111,6 @@ class RoundCounter:
                 "fit", number=loop.number, kind=loop.kind, unit=unit, where=where, loops=loops,
                 **describe(),
             )  # fmt: skip
-        except Exception as error:
-            self.session.failed("fit of " + loop.kind, error)
 
     def end(self, loop: RunningFit | None) -> None:
         """Note the end of a loop that ``begin`` returned."""
@@ -183,8 +181,8 @@ def _is_worker() -> bool:
     return "Loky" in name or "PoolWorker" in name
 
 
-def replace(session: Session, owner: Any, name: str, replacement: Any) -> None:
-    """Put ``replacement`` in place of ``owner.name`` until the session lets go."""
+def replace(session: Any, owner: Any, name: str, replacement: Any) -> None:
+    """Put ``replacement`` in place of ``owner.name`` until the session, if any, lets go."""
     original = getattr(owner, name)
     functools.update_wrapper(replacement, original)
     setattr(owner, name, replacement)
@@ -193,7 +191,20 @@ def replace(session: Session, owner: Any, name: str, replacement: Any) -> None:
         if getattr(owner, name, None) is replacement:
             setattr(owner, name, original)
 
-    session.on_release(restore)
+    if session is not None:
+        session.on_release(restore)
+
+
+def then(session: Any, owner: Any, name: str, do: Callable[..., object]) -> None:
+    """Have every return of ``owner.name`` be followed by ``do`` of result and arguments."""
+    original = getattr(owner, name)
+
+    def both(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        do(result, *args)
+        return result
+
+    replace(session, owner, name, both)
 
 
 def around(
@@ -224,14 +235,7 @@ def around(
 
 def after(rounds: RoundCounter, owner: Any, name: str, kind: str) -> None:
     """Have every return of ``owner.name`` be the end of a round."""
-    original = getattr(owner, name)
-
-    def one_round(*args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
-        rounds.done(kind)
-        return result
-
-    replace(rounds.session, owner, name, one_round)
+    then(rounds.session, owner, name, lambda *_: rounds.done(kind))
 
 
 def limited_threads() -> int | None:

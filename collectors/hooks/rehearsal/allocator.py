@@ -13,13 +13,10 @@ from __future__ import annotations
 
 import bisect
 import os
+from collections.abc import Callable, Iterable
+from typing import Any
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import Any
-
-    from ..trace.live_memory import LiveMemory
+from ..trace.live_memory import LiveMemory
 
 _BLOCK = 512
 _SMALL = 1 << 20  # up to here a block is cut from a small segment

@@ -12,12 +12,9 @@ import importlib
 import importlib.util
 import sys
 import types
+from collections.abc import Callable
 from importlib.machinery import PathFinder
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
+from typing import TYPE_CHECKING, Any
 
 _PACKAGE = "torch._dynamo"
 _OPTIONS = _PACKAGE + ".config"

@@ -10,17 +10,44 @@ import collections
 import contextlib
 import time
 import types
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import torch
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any, ClassVar
-
-    from ..trace.live_memory import LiveMemory
+from ..trace.live_memory import LiveMemory
 
 _current = [0]
+
+
+def _said(answer: Any) -> Callable[..., Any]:
+    """Return a function that always gives one answer."""
+    return lambda *_, **__: answer
+
+
+# Answers of ``torch.cuda`` that are always the same. The generators are the processor's, for data.
+_ANSWERS: tuple[tuple[Any, str], ...] = (
+    (None, "_lazy_init synchronize empty_cache ipc_collect init set_sync_debug_mode _sleep cudart "
+           "reset_peak_memory_stats reset_max_memory_allocated reset_accumulated_memory_stats "
+           "set_per_process_memory_fraction manual_seed manual_seed_all seed seed_all "
+           "set_rng_state set_rng_state_all"),
+    (True, "is_available is_initialized can_device_access_peer is_bf16_supported "
+           "is_tf32_supported"),
+    (False, "is_current_stream_capturing"),
+    (0, "utilization temperature power_draw initial_seed"),
+    ("", "memory_summary"),
+)  # fmt: skip
+# What ``torch.accelerator`` answers as ``torch.cuda`` does, by its name there.
+_ACCELERATOR = {
+    **{name: name for name in (
+        "is_available", "device_count", "current_stream", "set_stream", "synchronize",
+        "empty_cache", "memory_allocated", "max_memory_allocated", "memory_reserved",
+        "max_memory_reserved", "reset_peak_memory_stats",
+    )},
+    "current_device_index": "current_device", "current_device_idx": "current_device",
+    "set_device_index": "set_device", "set_device_idx": "set_device",
+    "get_memory_info": "mem_get_info",
+}  # fmt: skip
 
 
 def pretend(device: dict[str, Any], count: int, memory: LiveMemory) -> None:
@@ -30,14 +57,19 @@ def pretend(device: dict[str, Any], count: int, memory: LiveMemory) -> None:
     """
     cuda: Any = torch.cuda
     cuda._initialized = True
-    for name, answer in {
+    answers = {
+        **{name: _said(answer) for answer, names in _ANSWERS for name in names.split()},
         **_state(count),
         **_described(device),
         **_used(memory, int(device["memory_bytes"])),
-        **_nothing(),
-        **_random(),
         **_streams(memory),
-    }.items():
+    }
+    module: Any = getattr(torch, "accelerator", None)
+    if module is not None:
+        module.current_accelerator = lambda *_, **__: torch.device("cuda")
+        for own, name in _ACCELERATOR.items():
+            setattr(module, own, answers[name])
+    for name, answer in answers.items():
         setattr(cuda, name, answer)
     cuda.graphs.is_current_stream_capturing = lambda: False
     cuda.nvtx = types.SimpleNamespace(
@@ -45,7 +77,6 @@ def pretend(device: dict[str, Any], count: int, memory: LiveMemory) -> None:
         range=lambda *_, **__: contextlib.nullcontext(),
     )  # fmt: skip
     _stand_in_for_c()
-    _accelerator(count, memory, int(device["memory_bytes"]))
     _libraries()
 
 
@@ -109,26 +140,13 @@ class Stream:
     def __exit__(self, *_: object) -> None:
         Stream.memory.stream = self._before.pop()
 
-    def wait_stream(self, other: Any) -> None:
-        """Wait for nothing."""
-
-    def wait_event(self, event: Any) -> None:
-        """Wait for nothing."""
-
-    def synchronize(self) -> None:
-        """Wait for nothing."""
-
     def record_event(self, event: Any = None) -> Any:
         """Return the event, which has happened."""
         return event or Event()
 
-    def query(self) -> bool:
-        """Whether everything has happened: it has."""
-        return True
-
-    def is_capturing(self) -> bool:
-        """Whether a graph is captured: none ever is."""
-        return False
+    wait_stream = wait_event = synchronize = staticmethod(_said(None))
+    query = staticmethod(_said(True))
+    is_capturing = staticmethod(_said(False))
 
 
 class Event:
@@ -141,15 +159,8 @@ class Event:
         """Note the time."""
         self.at_s = time.perf_counter()
 
-    def wait(self, *_: Any) -> None:
-        """Wait for nothing."""
-
-    def synchronize(self) -> None:
-        """Wait for nothing."""
-
-    def query(self) -> bool:
-        """Whether it has happened: it has."""
-        return True
+    wait = synchronize = staticmethod(_said(None))
+    query = staticmethod(_said(True))
 
     def elapsed_time(self, other: Any) -> float:
         """Return the time to another event [ms]."""
@@ -157,20 +168,16 @@ class Event:
 
 
 def _state(count: int) -> dict[str, Any]:
+    state = torch.zeros(16, dtype=torch.uint8)
     return {
-        "_lazy_init": lambda: None,
-        "is_available": lambda: True,
-        "is_initialized": lambda: True,
         "device_count": lambda: count,
         "_device_count_nvml": lambda: count,
         "current_device": lambda: _current[0],
         "set_device": _set_device,
         "device": _DeviceContext,
         "device_of": _DeviceOf,
-        "can_device_access_peer": lambda *_: True,
-        "is_current_stream_capturing": lambda: False,
-        "is_bf16_supported": lambda *_, **__: True,
-        "is_tf32_supported": lambda: True,
+        "get_rng_state": lambda *_: state.clone(),
+        "get_rng_state_all": lambda: [state.clone()],
     }
 
 
@@ -208,34 +215,6 @@ def _used(memory: LiveMemory, total: int) -> dict[str, Any]:
         "max_memory_reserved": lambda *_, **__: memory.peak,
         "mem_get_info": lambda *_, **__: (max(0, total - memory.now), total),
         "memory_stats": statistics,
-        "memory_summary": lambda *_, **__: "",
-        "utilization": lambda *_: 0,
-        "temperature": lambda *_: 0,
-        "power_draw": lambda *_: 0,
-    }
-
-
-def _nothing() -> dict[str, Callable[..., None]]:
-    names = (
-        "synchronize", "empty_cache", "ipc_collect", "reset_peak_memory_stats", "init",
-        "reset_max_memory_allocated", "reset_accumulated_memory_stats", "set_sync_debug_mode",
-        "set_per_process_memory_fraction", "_sleep", "cudart",
-    )  # fmt: skip
-    return {name: lambda *_, **__: None for name in names}
-
-
-def _random() -> dict[str, Any]:
-    """Return the generators' functions: the processor's stay as they are, for data."""
-    nothing = dict.fromkeys(
-        ("manual_seed", "manual_seed_all", "seed", "seed_all", "set_rng_state",
-         "set_rng_state_all"), lambda *_, **__: None,
-    )  # fmt: skip
-    state = torch.zeros(16, dtype=torch.uint8)
-    return {
-        **nothing,
-        "initial_seed": lambda: 0,
-        "get_rng_state": lambda *_: state.clone(),
-        "get_rng_state_all": lambda: [state.clone()],
     }
 
 
@@ -275,33 +254,6 @@ def _stand_in_for_c() -> None:
 
     package: Any = torch
     package.Generator, package.Stream, package.Event = Generator, Stream, Event
-
-
-def _accelerator(count: int, memory: LiveMemory, total: int) -> None:
-    module: Any = getattr(torch, "accelerator", None)
-    if module is None:
-        return
-    answers = {
-        "is_available": lambda: True,
-        "current_accelerator": lambda *_, **__: torch.device("cuda"),
-        "device_count": lambda: count,
-        "current_device_index": lambda: _current[0],
-        "current_device_idx": lambda: _current[0],
-        "set_device_index": _set_device,
-        "set_device_idx": _set_device,
-        "current_stream": lambda *_: torch.cuda.current_stream(),
-        "synchronize": lambda *_: None,
-        "set_stream": torch.cuda.set_stream,
-        "empty_cache": lambda: None,
-        "memory_allocated": lambda *_: memory.now,
-        "max_memory_allocated": lambda *_: memory.peak,
-        "memory_reserved": lambda *_: memory.now,
-        "max_memory_reserved": lambda *_: memory.peak,
-        "reset_peak_memory_stats": lambda *_: None,
-        "get_memory_info": lambda *_: (max(0, total - memory.now), total),
-    }
-    for name, answer in answers.items():
-        setattr(module, name, answer)
 
 
 def _libraries() -> None:

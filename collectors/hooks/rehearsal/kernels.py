@@ -8,15 +8,13 @@ Optimizers and norms of gradients: over lists of tensors, for fakes too.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as functional
 from torch._subclasses.fake_tensor import FakeTensor
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from .mode import Rehearsal
+from .mode import Rehearsal
 
 _FLASH_TYPES = (torch.float16, torch.bfloat16)
 _WIDEST_FLASH = 256

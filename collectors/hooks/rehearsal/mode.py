@@ -8,6 +8,8 @@ what the script's data say, and control flow follows them.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -17,10 +19,6 @@ from ..trace.storages import key_of, tensors_in
 from ..trace.whole import local
 from . import unknown
 from .values import FEW, Notes, carry, guess_of, mapped, stand_in, taint, value_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 # Values are carried along up to so many elements, of one tensor and of all that an operator reads.
 MOST_VALUED = 1 << 20
@@ -84,7 +82,7 @@ class Rehearsal(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.sizes_made = 0
         self.placed: dict[int, int] = {}
         self.collectives: Any = ()
-        self.exchanged: Any = None
+        self.exchanged: dict[str, tuple[int, int]] = {}  # by operator: calls, bytes
         self.kept: Any = None
         self._facts: dict[Any, Schema] = {}
         self._is_wrapper: dict[type, bool] = {FakeTensor: False, torch.nn.Parameter: False}
@@ -144,7 +142,12 @@ class Rehearsal(TorchDispatchMode):  # type: ignore[no-untyped-call]
             size = int(CollectiveOp.get_comm_tensor_size(func, result, args, kwargs))
         except Exception:  # one that moves nothing of size: a barrier, a wait
             size = 0
-        self.exchanged.add(name, size)
+        self.count(name, size)
+
+    def count(self, name: str, size: int) -> None:
+        """Count a collective over ``size`` bytes."""
+        calls, before = self.exchanged.get(name, (0, 0))
+        self.exchanged[name] = calls + 1, before + size
 
     def wraps(self, kind: type) -> bool:
         """Whether tensors of a kind hold others, which are what is fake."""

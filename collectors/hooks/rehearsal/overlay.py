@@ -17,11 +17,8 @@ import shutil
 import socket
 import sys
 import tempfile
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
+from collections.abc import Callable
+from typing import Any
 
 DONE = "ADVISOR_REHEARSAL_OVERLAY"  # this process, or one above it, has covered the folders
 _NEW_USER, _NEW_MOUNTS = 0x10000000, 0x00020000

@@ -7,15 +7,13 @@ refers to them weakly.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from .mode import Rehearsal
+from .mode import Rehearsal
 
 
 def make_fake(mode: Rehearsal) -> None:

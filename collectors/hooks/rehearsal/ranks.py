@@ -11,44 +11,16 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import nn
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
-
-    from .mode import Rehearsal
-    from .values import Notes
+from .mode import Rehearsal
+from .values import Notes
 
 _MIB = 1 << 20
-
-
-class Exchanged:
-    """The bytes that collectives moved, by operator, since the step began."""
-
-    def __init__(self) -> None:
-        self.bytes: dict[str, int] = {}
-        self.calls: dict[str, int] = {}
-
-    def add(self, name: str, size: int) -> None:
-        """Count a collective over ``size`` bytes."""
-        self.bytes[name] = self.bytes.get(name, 0) + size
-        self.calls[name] = self.calls.get(name, 0) + 1
-
-    def begin_step(self) -> None:
-        """Count anew."""
-        self.bytes.clear()
-        self.calls.clear()
-
-    def facts(self) -> list[dict[str, Any]]:
-        """Return the collectives of the step."""
-        return [
-            {"name": name, "calls": self.calls[name], "bytes": size}
-            for name, size in sorted(self.bytes.items())
-        ]
 
 
 def set_place(ranks: int, rank: int, per_node: int) -> None:
@@ -73,7 +45,7 @@ def collectives() -> Any:
     return collective_ops
 
 
-def pretend(mode: Rehearsal, notes: Notes, exchanged: Exchanged) -> None:
+def pretend(mode: Rehearsal, notes: Notes) -> None:
     """Have process groups be fake, and spawn and data parallelism stay in this process."""
     import torch.distributed as distributed
     import torch.multiprocessing as processes
@@ -84,7 +56,7 @@ def pretend(mode: Rehearsal, notes: Notes, exchanged: Exchanged) -> None:
         return
     _process_groups(mode, notes)
     _spawn(processes)
-    wrapper = _data_parallel(exchanged)
+    wrapper = _data_parallel(mode)
     for module in (layers.parallel, layers.parallel.distributed):
         module.DistributedDataParallel = wrapper
 
@@ -190,7 +162,7 @@ def _one_device(notes: Notes) -> Any:
     return DataParallel
 
 
-def _data_parallel(exchanged: Exchanged) -> Any:
+def _data_parallel(mode: Rehearsal) -> Any:
     class DistributedDataParallel(nn.Module):
         """Gradients in buckets, counted as they would be exchanged."""
 
@@ -218,7 +190,7 @@ def _data_parallel(exchanged: Exchanged) -> Any:
 
         def _send(self) -> None:
             if self._held:
-                exchanged.add("allreduce_", self._held)
+                mode.count("allreduce_", self._held)
             self._held = 0
 
         def _end(self) -> None:

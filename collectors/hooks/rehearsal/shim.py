@@ -13,10 +13,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Optional
+from typing import Optional
 
 _SOURCE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "shim.cpp")
 _COMPILERS = ("c++", "g++", "clang++")

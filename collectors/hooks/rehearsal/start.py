@@ -13,48 +13,16 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from ..trace.frames import is_library
 from ..trace.whole import local
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 DEVICES = "ADVISOR_REHEARSED_DEVICES"
 # Steps are repeated while they are quick: loops show their length, several optimizers their order.
 _MOST_STEPS = 8
 _LEAST_STEPS = 2
 _QUICK_S = 6.0  # for all of them
-
-
-class RehearsalOptions:
-    """What is asked for.
-
-    Attributes
-    ----------
-    device : dict
-        Name, memory_bytes and capability of each device.
-    devices, ranks, rank : int
-        Devices of this machine, processes that train together, and the one that is run.
-    may_connect : bool
-        Whether connections beyond this machine are let through.
-    why : str
-        What the script wanted.
-    """
-
-    def __init__(self, values: dict[str, Any]) -> None:
-        self.device: dict[str, Any] = dict(values.get("device") or {})
-        self.devices = int(values.get("devices", 1))
-        self.ranks = int(values.get("ranks", 1))
-        self.rank = int(values.get("rank", 0))
-        self.may_connect = bool(values.get("network", False))
-        self.why = str(values.get("why", ""))
-
-    @classmethod
-    def of_text(cls, text: str) -> RehearsalOptions:
-        """Return what the recording asks for (JSON)."""
-        return cls(json.loads(text))
 
 
 def begin(session: Any, text: str) -> Rehearsing:
@@ -78,7 +46,7 @@ def begin(session: Any, text: str) -> Rehearsing:
 
     sys.excepthook = failed
     try:
-        made.append(Rehearsing(session, RehearsalOptions.of_text(text)))
+        made.append(Rehearsing(session, json.loads(text)))
         return made[0]
     except CannotRehearseError as error:
         _say(error)
@@ -99,19 +67,23 @@ def _say_least(error: Any) -> None:
 
 
 class Rehearsing:
-    """The rehearsal of this process."""
+    """The rehearsal of this process.
 
-    def __init__(self, session: Any, options: RehearsalOptions) -> None:
+    ``asked``: what is asked for, see ``rehearsed`` in ``collectors.run``; ``why``: what the script
+    wanted.
+    """
+
+    def __init__(self, session: Any, asked: dict[str, Any]) -> None:
         from . import overlay, shim
 
-        self.options = options
+        self.asked = {"devices": 1, "ranks": 1, "rank": 0, "network": False, "why": "", **asked}
         self.mode: Any = None
         self.folder = _torch_folder()
         self._shim = shim.build(self.folder) if self.folder else ""
         self.compiles = False
         self._session = session
         self._first_s = 0.0
-        os.environ[DEVICES] = str(max(options.devices, 1))
+        os.environ[DEVICES] = str(max(self.asked["devices"], 1))
         overlay.cover(session.writer.folder)
 
     def before_torch(self) -> None:
@@ -131,23 +103,21 @@ class Rehearsing:
         from .mode import Rehearsal
 
         compiler.defer()
-        options = self.options
+        asked, device = self.asked, self.asked["device"]
         kind: Any = fake_tensor.FakeTensorMode
         kind.avoid_device_init = property(lambda self: True)  # no device is asked
         fakes = kind(allow_non_fake_inputs=True)
         fakes.allow_fallback_kernels = False
         notes = values.Notes()
-        if not options.may_connect:
+        if not asked["network"]:
             overlay.stay_offline(notes.add)
         self.mode = Rehearsal(fakes, LiveMemory(rounded), notes)
-        self.exchanged = ranks.Exchanged()
-        self.mode.exchanged = self.exchanged
-        ranks.set_place(options.ranks, options.rank, options.devices)
-        cuda.pretend(options.device, options.devices, self.mode.memory)
+        ranks.set_place(asked["ranks"], asked["rank"], asked["devices"])
+        cuda.pretend(device, asked["devices"], self.mode.memory)
         parameters.make_fake(self.mode)
         values.answer_for_fakes(notes)
         kernels.choose_as_cuda(self.mode)
-        ranks.pretend(self.mode, notes, self.exchanged)
+        ranks.pretend(self.mode, notes)
         torch.UntypedStorage.resize_ = followed_resize(
             self.mode.memory, torch.UntypedStorage.resize_
         )
@@ -156,12 +126,6 @@ class Rehearsing:
         torch._C._set_only_lift_cpu_tensors(True)
         self._enter_threads()
         self.mode.__enter__()
-
-    def changed(self) -> dict[str, Any]:
-        """Return what is changed in other packages' modules once they are imported."""
-        from . import stubs
-
-        return stubs.CHANGED
 
     def _leave_out(self, torch: Any, notes: Any) -> None:
         """Have compilation and checkpoints be noted, and done neither."""
@@ -223,8 +187,6 @@ class Rehearsing:
         thread_type.run = rehearsed
         os.register_at_fork(after_in_child=in_child)
 
-    # What the recording asks.
-
     @property
     def is_at_least(self) -> bool:
         """Whether the step that runs has the least sizes that the network may decide."""
@@ -247,7 +209,7 @@ class Rehearsing:
             self.mode.memory.begin_step()
             self.mode.sizes_made = 0
             self.mode.placed.clear()
-            self.exchanged.begin_step()
+            self.mode.exchanged.clear()
 
     def step_ended(self, parameters: list[Any], states: list[Any]) -> None:
         """Keep what the traced step held and exchanged.
@@ -264,9 +226,12 @@ class Rehearsing:
         self._session.fact(
             "rehearsed_step",
             peak_bytes=memory.peak,
-            reserved_bytes=reserved(memory, int(self.options.device["memory_bytes"])),
+            reserved_bytes=reserved(memory, int(self.asked["device"]["memory_bytes"])),
             held=memory.held_by((kind, [local(t) for t in tensors]) for kind, tensors in kinds),
-            collectives=self.exchanged.facts(),
+            collectives=[
+                {"name": name, "calls": calls, "bytes": size}
+                for name, (calls, size) in sorted(self.mode.exchanged.items())
+            ],
         )
         self.mode.is_least = self.mode.sizes_made > 0
 
@@ -280,10 +245,7 @@ class Rehearsing:
         """Return what the recording keeps of the rehearsal."""
         notes = None if self.mode is None else self.mode.notes
         return {
-            "device": self.options.device,
-            "devices": self.options.devices,
-            "rank": self.options.rank,
-            "why": self.options.why,
+            **{name: self.asked[name] for name in ("device", "devices", "rank", "why")},
             "compiles": self.compiles,
             "notes": {} if notes is None else notes.counts,
             "has_decided": notes is not None and notes.has_decided,

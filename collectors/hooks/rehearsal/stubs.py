@@ -12,12 +12,10 @@ import importlib.machinery
 import importlib.util
 import sys
 import types
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Any
-
     from .values import Notes
 
 

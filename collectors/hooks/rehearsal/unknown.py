@@ -7,6 +7,8 @@ element: of none many scripts make no maximum.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -19,10 +21,6 @@ from torch._subclasses.fake_tensor import (
 from ..trace.storages import tensors_in
 from .shim import CannotRehearseError
 from .values import made_up, mapped, value_of, where
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 _UNSURE = (
     DataDependentOutputException,

@@ -13,16 +13,13 @@ import linecache
 import os
 import sys
 import weakref
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ..trace.frames import is_library, is_ours
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from ..trace.frames import user_frame
 
 FEW = 64  # unknown tensors of up to so many elements carry a guess
 _MOST_NOTES = 100
@@ -58,14 +55,11 @@ class Notes:
 
 def where() -> tuple[str, str]:
     """Return ``"train.py:12"``, the script's line that runs now, and its text; empty if none."""
-    frame: Any = sys._getframe(1)
-    while frame is not None:
-        name = frame.f_code.co_filename
-        if not is_library(name) and not is_ours(name):
-            line = linecache.getline(name, frame.f_lineno).strip()
-            return "%s:%d" % (os.path.basename(name), frame.f_lineno), line
-        frame = frame.f_back
-    return "", ""
+    frame = user_frame(sys._getframe(1))
+    if frame is None:
+        return "", ""
+    name, line = frame.f_code.co_filename, frame.f_lineno
+    return "%s:%d" % (os.path.basename(name), line), linecache.getline(name, line).strip()
 
 
 # Storages that something unknown was written into: the values of tensors that share them are void.

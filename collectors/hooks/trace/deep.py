@@ -9,25 +9,20 @@ the step.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..gradient_norms import is_compiled
+from ..loaders import Loaders
+from ..optimizers import Optimizers
 from . import operators
 from .live_memory import LookedAtMemory
 from .modules import Modules
 from .storages import key_of, tensors_in
 from .whole import WholeModel
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from ..loaders import Loaders
-    from ..optimizers import Optimizers
-
 
 # Fake tensors ask it for their device; it computes nothing.
 _DEVICE: Any = torch.ops.prim.device.default
@@ -142,7 +137,8 @@ class DeepTrace:
         self._has_evaluated = False  # the optimizer itself
         self._saved: list[list[tuple[int, int, int]]] = []
         parameters = optimizers.parameters()
-        self._device = parameters[0].device.type if parameters else _default_device()
+        is_used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        self._device = parameters[0].device.type if parameters else "cuda" if is_used else "cpu"
         timer = Timer("" if rehearsal is not None else self._device)
         self._trace = Trace(self._storages, self._modules, timer, rehearsal)
         self._begin_ns = 0
@@ -314,8 +310,3 @@ def _buffer_bytes(roots: list[Any]) -> int:
     learning = [root for root in roots if any(p.requires_grad for p in root.parameters())]
     buffers = {id(tensor): tensor for root in learning for tensor in root.buffers()}
     return sum(int(one.numel()) * int(one.element_size()) for one in buffers.values())
-
-
-def _default_device() -> str:
-    is_used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    return "cuda" if is_used else "cpu"

@@ -5,17 +5,13 @@ from __future__ import annotations
 import ast
 import os
 import sys
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
 
 from .expressions import dotted
 from .frames import without_texts
 from .libraries import SPREADS, stack_over
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import FrameType
-    from typing import Any
-
 
 # The only variables whose values are kept: they hide accelerators, or choose without them.
 _ENVIRONMENT = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ACCELERATE_USE_CPU",

@@ -4,31 +4,19 @@ from __future__ import annotations
 
 import ast
 import math
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
+import operator
+from typing import Any
 
 _ARITHMETIC: dict[type, Any] = {
-    ast.Add: lambda a, b: a + b,
-    ast.Sub: lambda a, b: a - b,
-    ast.Mult: lambda a, b: a * b,
-    ast.Div: lambda a, b: a / b,
-    ast.FloorDiv: lambda a, b: a // b,
-    ast.Mod: lambda a, b: a % b,
-}
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
+    ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
+}  # fmt: skip
 _SMALL_POWER = 64  # a larger one could take for ever
 
 _COMPARISONS: dict[type, Any] = {
-    ast.Lt: lambda a, b: a < b,
-    ast.LtE: lambda a, b: a <= b,
-    ast.Gt: lambda a, b: a > b,
-    ast.GtE: lambda a, b: a >= b,
-    ast.Eq: lambda a, b: a == b,
-    ast.NotEq: lambda a, b: a != b,
-}
-
+    ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
+    ast.Eq: operator.eq, ast.NotEq: operator.ne,
+}  # fmt: skip
 _PURE: dict[str, Any] = {
     "len": len, "int": int, "float": float, "min": min, "max": max, "abs": abs, "round": round,
 }  # fmt: skip

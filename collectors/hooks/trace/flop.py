@@ -18,10 +18,8 @@ N, T       sequences in a batch, time steps: a recurrent layer takes 2 N T numel
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 
 def _product(shape: Sequence[int]) -> int:

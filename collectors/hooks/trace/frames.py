@@ -13,17 +13,13 @@ import linecache
 import os
 import re
 import sys
+from types import FrameType
+from typing import Any
 
 from .. import format as fmt
 from .expressions import dotted
 from .libraries import NOT_COUNTED, stated_length
 from .loop_source import Exits, is_endless, turns_of_for, turns_of_while, value_of_counter
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from types import FrameType
-    from typing import Any
-
 
 _HOOKS = os.path.dirname(os.path.abspath(fmt.__file__)) + os.sep
 _STANDARD = os.path.dirname(os.path.abspath(os.__file__))
@@ -210,14 +206,20 @@ def _schedules(frame: FrameType) -> list[dict[str, Any]]:
     return found
 
 
+def user_frame(frame: FrameType | None) -> FrameType | None:
+    """Return the innermost frame that is neither a library's nor ours."""
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not is_library(name) and not is_ours(name):
+            return frame
+        frame = frame.f_back
+    return None
+
+
 def of_user(frame: FrameType | None) -> str:
     """Return ``file:line`` of the innermost frame that is neither a library's nor ours."""
-    while frame is not None:
-        filename = frame.f_code.co_filename
-        if not is_library(filename) and not is_ours(filename):
-            return "%s:%d" % (os.path.basename(filename), frame.f_lineno)
-        frame = frame.f_back
-    return ""
+    own = user_frame(frame)
+    return "%s:%d" % (os.path.basename(own.f_code.co_filename), own.f_lineno) if own else ""
 
 
 def user_loops(frame: FrameType | None) -> list[dict[str, Any]]:

@@ -5,11 +5,9 @@ A new library is a row of ``LIBRARIES``. Python 3.8, standard library only.
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from types import FrameType
-    from typing import Any
+from collections.abc import Callable, Mapping
+from types import FrameType
+from typing import Any
 
 
 class TrainingLibrary:

@@ -12,13 +12,10 @@ from __future__ import annotations
 
 import bisect
 import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 from .storages import WHOLE, key_of, parts
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from typing import Any
 
 
 class LiveMemory:

@@ -5,14 +5,11 @@ from __future__ import annotations
 import ast
 import copy
 import math
+from collections.abc import Iterator
+from typing import Any
 
+from ..loaders import length_of
 from .expressions import dotted, is_count, value_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
-
 
 _TURNS_TRIED = 1000  # of a condition that is no straight line, such as ``i % 50 == 49``
 
@@ -374,12 +371,5 @@ def turns_of_for(node: Any, scope: dict[str, Any]) -> tuple[int | None, bool]:
     is_loader = any("DataLoader" in base.__name__ for base in type(value).__mro__)
     is_sized = is_loader or isinstance(value, (list, tuple, range, dict, str))
     if not is_sized and hasattr(value, "iterable"):  # a progress bar around something
-        return _length(value.iterable), "DataLoader" in type(value.iterable).__name__
-    return (_length(value) if is_sized or hasattr(value, "__len__") else None), is_loader
-
-
-def _length(value: Any) -> int | None:
-    try:
-        return len(value)
-    except Exception:  # somebody's __len__ may raise anything
-        return None
+        return length_of(value.iterable), "DataLoader" in type(value.iterable).__name__
+    return (length_of(value) if is_sized or hasattr(value, "__len__") else None), is_loader

@@ -9,14 +9,10 @@ operator ran, and the numbers at each module's entry say between which two entri
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Mapping
+from typing import Any
 
 from .storages import size_bytes, tensors_in
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
 
 # What an operator outside of every module belongs to.
 NOBODY = -1

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from .flop import flop, is_attention, is_product
+from .modules import Modules
 from .storages import WHOLE, key_of, size_bytes, tensors_in
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
-    from .modules import Modules
-
 
 _PRECISIONS = {
     "torch.float64": "fp64", "torch.complex128": "fp64",

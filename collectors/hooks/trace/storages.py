@@ -5,11 +5,8 @@ A tensor is a view of a storage; traffic is counted by tensor, ownership and lif
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from typing import Any
-
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 # Of no storage do other ranks hold other parts.
 WHOLE: Mapping[int, int] = {}

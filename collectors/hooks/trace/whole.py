@@ -14,14 +14,11 @@ so is that of the product before (Shoeybi et al., Megatron-LM, arXiv 1909.08053,
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from .operators import OperatorCall
 from .storages import key_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from typing import Any
-
-    from .operators import OperatorCall
 
 _ADDED = ("allreduce", "all_reduce", "reduce_scatter")
 # So many weights do not lead to one sum: what adds up over residual connections is left alone.
