@@ -11,12 +11,11 @@ from typing import Any, Final
 from advisor.export.launch import Launch
 from advisor.export.pick import Pick, Rented
 from advisor.export.target import Blank, Exported, Target
-from advisor.export.texts import attached, exchangeable, is_in_one_region, job_name, yaml_text
+from advisor.export.templates import documents
+from advisor.export.texts import attached, exchangeable, is_in_one_region, yaml_text
 
 _DEFAULT_IMAGE: Final = "dstackai/base"
 _FILE: Final = "task.dstack.yml"
-_FOLDER: Final = "/workflow"
-_POLICIES: Final[Mapping[str, str]] = {"on-demand": "on-demand", "spot": "spot"}
 
 
 def write(pick: Pick, launch: Launch, values: Mapping[str, str]) -> Exported:
@@ -24,30 +23,18 @@ def write(pick: Pick, launch: Launch, values: Mapping[str, str]) -> Exported:
     same, others = exchangeable(pick)
     known = [pick.rented, *(one for one in same if TARGET.is_rented_from(one.provider))]
     placed = [one.region for one in known if is_in_one_region(one)]
-    task: dict[str, Any] = {
-        "type": "task",
-        "name": job_name(pick.run),
-        "nodes": pick.nodes,
-        **({"image": values["image"]} if values["image"] != _DEFAULT_IMAGE else {}),
-        "shell": "bash",
-        "files": [{"local_path": launch.folder or ".", "path": _FOLDER}],
-        "working_dir": _FOLDER,
-        "commands": [launch.install, launch.shell("$DSTACK_MASTER_NODE_IP").rstrip()],
-        "backends": _once([one.provider for one in known]),
-        **({"regions": _once(placed)} if len(placed) == len(known) else {}),
-        "instance_types": _once([_machine(one) for one in known]),
-        "resources": _resources(pick.rented),
-        "spot_policy": _POLICIES.get(pick.completion, "auto"),
-        "max_price": max(one.price_usd_per_h for one in known),
-        "max_duration": pick.longest_s,
-    }
-    if pick.is_spot:
-        task["retry"] = {"on_events": ["interruption", "no-capacity"], "duration": pick.longest_s}
-    if pick.nodes == 1:
-        del task["nodes"]
+    found = documents(
+        "dstack", pick, launch, **values, has_image=values["image"] != _DEFAULT_IMAGE,
+        command=launch.shell("$DSTACK_MASTER_NODE_IP").rstrip(),
+        backends=_once([one.provider for one in known]),
+        regions=_once(placed) if len(placed) == len(known) else [],
+        machines=_once([_machine(one) for one in known]), resources=_resources(pick.rented),
+        policy=pick.completion if pick.completion in ("on-demand", "spot") else "auto",
+        max_price=max(one.price_usd_per_h for one in known),
+    )  # fmt: skip
     return Exported(
         target="dstack",
-        files={_FILE: yaml_text(task, pick)},
+        files={_FILE: yaml_text(found, pick)},
         run=f"dstack apply -f {_FILE}",
         notes=(
             *others,

@@ -12,6 +12,7 @@ from typing import Any, Final
 from advisor.export.launch import Launch
 from advisor.export.pick import Pick, Rented
 from advisor.export.target import Exported, Target
+from advisor.export.templates import documents
 from advisor.export.texts import attached, exchangeable, is_in_one_region, job_name, yaml_text
 
 _FILE: Final = "task.yaml"
@@ -20,24 +21,16 @@ _MASTER: Final = '"$(echo "$SKYPILOT_NODE_IPS" | head -n1)"'
 
 def write(pick: Pick, launch: Launch, _: Mapping[str, str]) -> Exported:
     """Return the task; managed jobs restart where spot machines are taken away."""
-    name = job_name(pick.run)
     same, others = exchangeable(pick)
     known = [one for one in same if TARGET.is_rented_from(one.provider)]
-    task: dict[str, Any] = {
-        "name": name,
-        "num_nodes": pick.nodes,
-        "workdir": launch.folder or ".",
-        "resources": {
-            "ordered": list(_distinct(_resources(pick, known))),
-            "autostop": {"idle_minutes": 5, "down": True},
-        },
-        "setup": launch.install,
-        "run": launch.shell(_MASTER),
-    }
-    verb = "jobs launch" if pick.completion != "on-demand" else f"launch -c {name}"
+    found = documents(
+        "skypilot", pick, launch, command=launch.shell(_MASTER), resources=_resources(pick, known)
+    )
+    is_managed = pick.completion != "on-demand"
+    verb = "jobs launch" if is_managed else f"launch -c {job_name(pick.run)}"
     return Exported(
         target="skypilot",
-        files={_FILE: yaml_text(task, pick)},
+        files={_FILE: yaml_text(found, pick)},
         run=f"sky {verb} {_FILE}",
         notes=(
             *others,
@@ -47,12 +40,12 @@ def write(pick: Pick, launch: Launch, _: Mapping[str, str]) -> Exported:
     )
 
 
-def _resources(pick: Pick, same: list[Rented]) -> Iterator[dict[str, Any]]:
-    """Yield the pick, what may stand in for it, and on-demand machines where it falls back."""
-    for one in (pick.rented, *same):
-        yield _resource(one, is_spot=one.is_spot)
+def _resources(pick: Pick, same: list[Rented]) -> list[dict[str, Any]]:
+    """Return the pick, what may stand in for it, and on-demand machines where it falls back."""
+    rows = [_resource(one, is_spot=one.is_spot) for one in (pick.rented, *same)]
     if pick.is_spot and pick.completion != "spot":
-        yield _resource(pick.rented, is_spot=False)
+        rows.append(_resource(pick.rented, is_spot=False))
+    return [row for place, row in enumerate(rows) if row not in rows[:place]]
 
 
 def _resource(one: Rented, *, is_spot: bool) -> dict[str, Any]:
@@ -62,14 +55,6 @@ def _resource(one: Rented, *, is_spot: bool) -> dict[str, Any]:
     if card:
         found["accelerators"] = f"{card}:{count}"
     return found | {"use_spot": is_spot}
-
-
-def _distinct(rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    seen: list[dict[str, Any]] = []
-    for row in rows:
-        if row not in seen:
-            seen.append(row)
-            yield row
 
 
 def _left_out(same: list[Rented], known: list[Rented]) -> Iterator[str]:
