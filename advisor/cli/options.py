@@ -15,10 +15,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import MISSING, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
+from typing import Annotated, Any, Final, get_type_hints
 
 import typer
 
+from advisor import catalogue, estimate, jobs
 from advisor.ask import (
     ALIASES,
     ENTRIES,
@@ -37,9 +38,6 @@ from advisor.ask import (
 )
 from advisor.cli.terminal import PlotCommand
 from advisor.errors import UsageError
-
-if TYPE_CHECKING:
-    from advisor.estimate import Predictor
 
 # Other names of flags, beside those that stand in for an older option.
 _SHORTHANDS: Final = ("compile", "quantised_base", "finetune")
@@ -164,9 +162,7 @@ _FILE_PARAMETER: Final = _parameter(
 
 def _model_names(incomplete: str) -> list[str]:
     """Return the names that a shell offers after ``--model``."""
-    from advisor.jobs import names_from
-
-    return names_from(incomplete)
+    return jobs.names_from(incomplete)
 
 
 def ask(given: Mapping[str, Any], *, names: Collection[str], file: Path | None = None) -> Question:
@@ -231,12 +227,11 @@ def say_hours(flag: str, value: object) -> None:
             typer.echo(f"note: {flag} {value} is read as {value} h", err=True)
 
 
-def predictor_of(question: Question) -> Predictor:
+def predictor_of(question: Question) -> estimate.Predictor:
     """Return what estimates, on the prices that a question names."""
-    from advisor.catalogue import Catalogue
-    from advisor.estimate import Predictor
-
-    return Predictor(Catalogue.load(question.catalogue, overrides=question.overrides))
+    return estimate.Predictor(
+        catalogue.Catalogue.load(question.catalogue, overrides=question.overrides)
+    )
 
 
 def print_json(record: Any) -> None:

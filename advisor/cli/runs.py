@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
+from advisor import ask, catalogue, estimate, learned, records, show, train
 from advisor.ask import (
     HOURS,
     LAYOUT,
@@ -28,6 +29,7 @@ from advisor.ask import (
 )
 from advisor.cli.options import add, print_json
 from advisor.cli.terminal import check_drawable, show_plot, waiting
+from advisor.collectors import derive
 from advisor.collectors.errors import printable, shown
 from advisor.errors import UsageError
 from advisor.quantities import percent_text, seconds_text
@@ -35,11 +37,6 @@ from advisor.records import FORMATS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from advisor.collectors.derive import RunLine
-    from advisor.learned import NextTries, NextTry
-    from advisor.records import Instances
-    from advisor.train import Comparison, Drift, StepComparison
 
 
 # ``advisor runs compare``: what was predicted against what real runs took, over time.
@@ -61,14 +58,11 @@ class RunsCompare(Drawn):
     # fmt: on
 
     def __call__(self) -> None:
-        from advisor.collectors.derive import find_run, local_folders
-        from advisor.train import drift, read
-
-        found = read(*local_folders())
+        found = train.read(*derive.local_folders())
         if self.run is not None:
-            name = find_run(self.run).name
+            name = derive.find_run(self.run).name
             found = tuple(one for one in found if one.actual.run == name)
-        summary = drift(found)
+        summary = train.drift(found)
         record: dict[str, Any] = {
             "schema_version": 1,
             "runs": [one.to_row() for one in found],
@@ -83,14 +77,12 @@ class RunsCompare(Drawn):
         else:
             typer.echo("\n".join([*_table(found), *_verdict(summary)]))
         if self.plot is not None:
-            from advisor.show import compared_charts
-
-            charts = compared_charts(record)
+            charts = show.compared_charts(record)
             check_drawable(charts, self.plot, hint=f"note what a real run took: {_NOTE_ONE}")
             show_plot(charts, self.plot)
 
 
-def _table(found: Sequence[Comparison]) -> list[str]:
+def _table(found: Sequence[train.Comparison]) -> list[str]:
     """Return a line a comparison under a header."""
     from advisor.quantities import hours_interval, hours_text
 
@@ -115,7 +107,7 @@ def _table(found: Sequence[Comparison]) -> list[str]:
     ]
 
 
-def _verdict(summary: Drift) -> list[str]:
+def _verdict(summary: train.Drift) -> list[str]:
     inside = summary.looked_at - summary.outside
     lines = [
         f"of the last {summary.looked_at} runs, {inside} ended inside their interval; "
@@ -126,24 +118,20 @@ def _verdict(summary: Drift) -> list[str]:
 
 def warn_of_drift() -> None:
     """Say on stderr where the latest runs left their intervals too often, and what to do."""
-    from advisor.collectors.derive import local_folders
-    from advisor.train import drift, read
-
-    for line in warning(drift(read(*local_folders()))):
+    for line in warning(train.drift(train.read(*derive.local_folders()))):
         typer.echo(line, err=True)
 
 
-def warning(summary: Drift) -> list[str]:
+def warning(summary: train.Drift) -> list[str]:
     """Return what to say of a drift, and what to do; nothing where there is none."""
     if not summary.is_drifting:
         return []
-    from advisor.train import RETRAINING
 
     way = "too long" if (summary.median_error or 0.0) > 0 else "too short"
     return [
         f"warning: {summary.outside} of the last {summary.looked_at} real runs ended outside "
         f"their interval (chance alone: {summary.probability:.2g}); predictions are {way}",
-        f"learn from them: {RETRAINING}",
+        f"learn from them: {train.RETRAINING}",
     ]
 
 
@@ -183,16 +171,15 @@ class RunsActual(Printed):
     # fmt: on
 
     def __call__(self) -> None:
-        found: Comparison | StepComparison
+        found: train.Comparison | train.StepComparison
         if self.run is None:
             found = _layout_run(self.question, self.step_time)
         elif self.question.cluster.machines is not None:
             found = _cluster_run(self.run, self.question, self.step_time)
         else:
             _refuse_described(self.question)
-            from advisor.train import note_run
 
-            found = note_run(
+            found = train.note_run(
                 self.run,
                 self.instance_type,
                 count=self.count,
@@ -201,12 +188,13 @@ class RunsActual(Printed):
                 step_s=self.step_time,
                 cost_usd=self.cost,
             )
-        from advisor.train import StepComparison
 
         if self.as_json:
             print_json(found.to_record())
         else:
-            typer.echo(_layout_text(found) if isinstance(found, StepComparison) else _text(found))
+            typer.echo(
+                _layout_text(found) if isinstance(found, train.StepComparison) else _text(found)
+            )
         warn_of_drift()
 
 
@@ -218,21 +206,16 @@ def _refuse_described(question: Question) -> None:
         )
 
 
-def _cluster_run(run: str, question: Question, step_s: float | None) -> StepComparison:
-    from advisor.train import note_cluster_run
-
+def _cluster_run(run: str, question: Question, step_s: float | None) -> train.StepComparison:
     _refuse_described(question)
     if step_s is None:
         raise _NO_STEP
     machines = str(question.cluster.machines)
-    return note_cluster_run(run, machines, step_s=step_s, batch=question.job.batch)
+    return train.note_cluster_run(run, machines, step_s=step_s, batch=question.job.batch)
 
 
-def _layout_run(question: Question, step_s: float | None) -> StepComparison:
+def _layout_run(question: Question, step_s: float | None) -> train.StepComparison:
     from advisor import api
-    from advisor.ask import layout_space
-    from advisor.estimate import SPACE
-    from advisor.train import note_layout_run
 
     if not question.job.is_described:
         raise UsageError(
@@ -244,15 +227,15 @@ def _layout_run(question: Question, step_s: float | None) -> StepComparison:
         )
     if step_s is None:
         raise _NO_STEP
-    return note_layout_run(
+    return train.note_layout_run(
         api.job_of(question.job, question.setup),
         question.cluster.machines,
         step_s=step_s,
-        space=layout_space(question.layout, SPACE),
+        space=ask.layout_space(question.layout, estimate.SPACE),
     )
 
 
-def _layout_text(found: StepComparison) -> str:
+def _layout_text(found: train.StepComparison) -> str:
     from advisor.quantities import digits
 
     known, layout, error = found.predicted_s, found.layout, found.error_fraction
@@ -270,7 +253,7 @@ def _layout_text(found: StepComparison) -> str:
     )
 
 
-def _text(found: Comparison) -> str:
+def _text(found: train.Comparison) -> str:
     from advisor.quantities import digits, hours_interval, hours_text, usd_interval, usd_text
 
     time, time_range = hours_interval(found.predicted_h.to_record())
@@ -325,28 +308,23 @@ class RunsChoose(Printed):
     # fmt: on
 
     def __call__(self) -> None:
-        from advisor.learned import next_tries
-        from advisor.train import read_runs
-
         with waiting("reading the runs", is_quiet=self.as_json):
-            records = read_runs(self.runs, self.fmt)
-        known = sorted({record.job.job_id for record in records})
+            runs = train.read_runs(self.runs, self.fmt)
+        known = sorted({record.job.job_id for record in runs})
         if self.job not in known:
             raise UsageError(
                 f"no run of a job named {self.job!r}",
                 hint=f"one of: {', '.join(known[:8])}{', ...' if len(known) > 8 else ''}",
             )
         with waiting("learning from them", is_quiet=self.as_json):
-            found = next_tries(records, self.job)
+            found = learned.next_tries(runs, self.job)
         if self.as_json:
             print_json(found.to_record())
         else:
             typer.echo(_runs_choose_text(found, self.top))
 
 
-def _runs_choose_text(found: NextTries, top: int) -> str:
-    from advisor.collectors.errors import printable
-
+def _runs_choose_text(found: learned.NextTries, top: int) -> str:
     lines = [f"{printable(found.job)}: learned from {found.other_jobs} other jobs"]
     if found.failed:
         shown = ", ".join(printable(name) for name in found.failed[:3])
@@ -361,9 +339,7 @@ def _runs_choose_text(found: NextTries, top: int) -> str:
     return "\n".join(lines)
 
 
-def _line(rank: int, one: NextTry, width: int) -> str:
-    from advisor.collectors.errors import printable
-
+def _line(rank: int, one: learned.NextTry, width: int) -> str:
     price = "?" if one.price_usd_per_h is None else f"{one.price_usd_per_h:,.3f}"
     ratio = "?" if one.expected_ratio is None else f"{one.expected_ratio:.2f}"
     note = f"cost {one.cost_usd:,.4g} USD here" if one.cost_usd is not None else ""
@@ -398,8 +374,6 @@ class RunsImport:
     # fmt: on
 
     def __call__(self) -> None:
-        from advisor.records import UNKNOWN, read_runs_as, write_records
-
         if self.path is None:
             file = "PATH" if self.fmt in FORMATS else self.fmt
             guess = "csv" if self.fmt.endswith(".csv") else "FORMAT"
@@ -408,13 +382,13 @@ class RunsImport:
                 "runs import reads a format and a path, and one of them is missing",
                 hint=f"advisor runs import {name} {file}; formats: {', '.join(FORMATS)}",
             )
-        records = read_runs_as(self.fmt, self.path, _machines(self.machine, self.price))
+        runs = records.read_runs_as(self.fmt, self.path, _machines(self.machine, self.price))
         target = self.out or _RECORDS
-        write_records(target, records, is_kept=self.out is None)
-        counts = Counter(record.status for record in records)
+        records.write_records(target, runs, is_kept=self.out is None)
+        counts = Counter(record.status for record in runs)
         told = ", ".join(f"{count} {status}" for status, count in counts.most_common())
-        typer.echo(f"{len(records)} runs ({told}) in {target}")
-        nameless = sum(record.configuration[0].instance_type == UNKNOWN for record in records)
+        typer.echo(f"{len(runs)} runs ({told}) in {target}")
+        nameless = sum(record.configuration[0].instance_type == records.UNKNOWN for record in runs)
         if nameless:
             typer.echo(
                 f"note: the machines of {nameless} runs are unknown; add --machine g5.xlarge",
@@ -422,15 +396,12 @@ class RunsImport:
             )
 
 
-def _machines(machine: str | None, price: float | None) -> Instances | None:
+def _machines(machine: str | None, price: float | None) -> records.Instances | None:
     """Return what the user says of the machines; a price alone is of machines that were seen."""
-    from advisor.catalogue import Catalogue
-    from advisor.records import UNKNOWN, Instances, named_machines
-
     if machine is not None:
-        return named_machines(machine, Catalogue.load(), price_usd_per_h=price)
+        return records.named_machines(machine, catalogue.Catalogue.load(), price_usd_per_h=price)
     if price is not None:
-        return Instances(provider="", instance_type=UNKNOWN, price_usd_per_h=price)
+        return records.Instances(provider="", instance_type=records.UNKNOWN, price_usd_per_h=price)
     return None
 
 
@@ -442,9 +413,7 @@ class RunsList(Printed):
     """List the recorded runs, oldest first."""
 
     def __call__(self) -> None:
-        from advisor.collectors.derive import default_run_root, list_runs, run_lines
-
-        lines = run_lines(list_runs())
+        lines = derive.run_lines(derive.list_runs())
         if self.as_json:
             rows = [{**asdict(line), "command": " ".join(line.command)} for line in lines]
             print_json({"schema_version": 1, "runs": rows})
@@ -452,7 +421,7 @@ class RunsList(Printed):
         if lines:
             typer.echo("\n".join(table(lines, _columns())))
         else:
-            typer.echo(f"no run in {shown(str(default_run_root()))}", err=True)
+            typer.echo(f"no run in {shown(str(derive.default_run_root()))}", err=True)
 
 
 def _columns() -> int:
@@ -460,7 +429,7 @@ def _columns() -> int:
     return shutil.get_terminal_size((10_000, 24)).columns
 
 
-def table(runs: Sequence[RunLine], columns: int) -> list[str]:
+def table(runs: Sequence[derive.RunLine], columns: int) -> list[str]:
     """Return a line a run: name, status, step time, command; cut where the terminal ends."""
     width = max((len(one.run) for one in runs), default=0)
     lines = []
@@ -490,29 +459,20 @@ class RunsShow(Drawn):
     # fmt: on
 
     def __call__(self) -> None:
-        from advisor.collectors.derive import (
-            find_run,
-            read_recording,
-            shortfall_of,
-            summary_record,
-            summary_text,
-        )
         from advisor.errors import NotKnownError
 
-        seen = read_recording(find_run(self.run))
+        seen = derive.read_recording(derive.find_run(self.run))
         if self.as_json:
-            print_json(summary_record(seen))
+            print_json(derive.summary_record(seen))
         else:
-            typer.echo(summary_text(seen, _columns()), nl=False)
+            typer.echo(derive.summary_text(seen, _columns()), nl=False)
         if self.plot is not None:
-            from advisor.show import run_charts
-
-            charts = run_charts(seen)
+            charts = show.run_charts(seen)
             check_drawable(
                 charts, self.plot, hint="nothing was read or stepped in this run; record another"
             )
             show_plot(charts, self.plot)
-        if missing := shortfall_of(seen):
+        if missing := derive.shortfall_of(seen):
             raise NotKnownError(missing[0], hint=missing[1])
 
 
@@ -527,20 +487,18 @@ class RunsRecover:
     # fmt: on
 
     def __call__(self) -> None:
-        from advisor.collectors.derive import find_run, recover_run
-
         if (self.run is None) != self.every:
             raise UsageError(
                 "recover takes a run, or --all", hint="`advisor runs list` shows them"
             )
         if self.run is not None:
-            from advisor.collectors.derive import summary_text
-
-            typer.echo(summary_text(recover_run(find_run(self.run)), _columns()), nl=False)
+            typer.echo(
+                derive.summary_text(derive.recover_run(derive.find_run(self.run)), _columns()),
+                nl=False,
+            )
             return
-        from advisor.collectors.derive import recover_all
 
-        found = recover_all()
+        found = derive.recover_all()
         for one in found:
             typer.echo(f"{one.run}: {one.what}, {one.why}")
         if not found:
@@ -556,10 +514,8 @@ class RunsRemove:
     # fmt: on
 
     def __call__(self) -> None:
-        from advisor.collectors.derive import find_run, remove_run
-
-        path = find_run(self.run)
-        remove_run(path)
+        path = derive.find_run(self.run)
+        derive.remove_run(path)
         typer.echo(f"deleted {printable(str(path))}", err=True)
 
 
