@@ -122,9 +122,9 @@ def embedded(value: Any) -> str:
 
 
 @cache
-def asset(name: str) -> str:
-    """Return one of the page's own files."""
-    place = resources.files("advisor.report") / "assets" / name
+def asset(name: str, room: str = "advisor.report") -> str:
+    """Return one of the page's own files, or of another room's."""
+    place = resources.files(room) / "assets" / name
     return place.read_text(encoding="utf-8")
 
 
