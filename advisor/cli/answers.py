@@ -136,9 +136,6 @@ class Advise(Printed):
             raise typer.Exit(3)
 
 
-# ``advisor plan``: the layout of a transformer, or of a recorded run, on a given cluster.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanLayout(Drawn):
     """Choose how to spread a training job over a cluster, and print what to run.
@@ -234,9 +231,6 @@ def _job(question: Question, known: catalogue.Catalogue) -> tuple[jobs.Job, tupl
     return replace(job, total_source=jobs.NO_LENGTH), recording.command
 
 
-# ``advisor predict``: one job on one configuration, with its parts and its sources.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predict(Printed):
     """Estimate a job on one configuration: a recorded run, a job file, or a described model.
@@ -291,9 +285,6 @@ class Predict(Printed):
             return
 
         typer.echo(words.prediction_text(record, width=shutil.get_terminal_size().columns))
-
-
-# ``advisor recommend``: rank cloud configurations for a job.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -165,9 +165,6 @@ def _json(text: str) -> dict[str, Any]:
     return found
 
 
-# ``advisor export``: a recommendation as a file that another tool runs.
-
-
 _STDOUT: Final = "-"  # in place of a file to write
 
 
@@ -288,9 +285,6 @@ def _values(said: list[str]) -> dict[str, str]:
     return found
 
 
-# ``advisor report``: the answer, the run and the advice as one interactive HTML page.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteReport:
     """Write what `advisor recommend` answers as one HTML page that loads nothing.
@@ -357,9 +351,6 @@ def _check_overwrites(target: Path) -> None:
             raise UsageError(
                 f"{target} exists and is not an earlier report", hint="--force overwrites it"
             )
-
-
-# ``advisor ui``: the recommendation in the browser, with controls for the question.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,9 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-# ``advisor runs compare``: what was predicted against what real runs took, over time.
-
-
 _NOTE_ONE: Final = "advisor runs actual RUN g5.xlarge --time 3h12m"
 
 
@@ -133,9 +130,6 @@ def warning(summary: train.Drift) -> list[str]:
         f"their interval (chance alone: {summary.probability:.2g}); predictions are {way}",
         f"learn from them: {train.RETRAINING}",
     ]
-
-
-# ``advisor runs actual``: say what a real run took, so that later estimates are narrower.
 
 
 # What says which transformer ran, in which layout and with which software, and on what.
@@ -285,9 +279,6 @@ def _text(found: train.Comparison) -> str:
     return "\n".join(lines)
 
 
-# ``advisor runs choose``: which configuration to try next, from runs of this and other jobs.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunsChoose(Printed):
     """Choose the next configuration to try for a job.
@@ -346,9 +337,6 @@ def _line(rank: int, one: learned.NextTry, width: int) -> str:
     note = note or ("perhaps too small" if one.is_too_small else "")
     name = printable(one.configuration)
     return f"{rank:2}  {name:{width}}  {price:>8}  {ratio:>14}  {note}".rstrip()
-
-
-# ``advisor runs import``: labelled runs of other formats become records.
 
 
 # "\b" keeps a line for each format.

@@ -24,8 +24,6 @@ from advisor.quantities import (
 from advisor.records import left_out_note
 from advisor.words import interval_text, wrapped
 
-# The user's own shared cluster under the list of what could be rented, as text.
-
 
 def show_simulation(record: Mapping[str, Any], console: Console) -> None:
     """Print ``record["own_cluster"]`` of a comparison: what the job meets there, rent or wait."""

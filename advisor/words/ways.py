@@ -1,4 +1,4 @@
-"""A plan as text for the terminal."""
+"""Plans and estimates as text for the terminal: what to run, what trains in a time, one job."""
 
 from __future__ import annotations
 
@@ -69,9 +69,6 @@ def show(record: Record, *, width: int | None = None) -> str:
     model = record["model"]
     notes = [*best["notes"], *model.get("notes", ()), *model.get("assumptions", ())]
     return "\n".join(lines + [x for n in notes for x in indented(f"note: {n}", columns)])
-
-
-# What machines train in a time.
 
 
 def within_text(record: Record, *, width: int | None = None) -> str:
@@ -212,9 +209,6 @@ def _details(one: Record, groups: Sequence[Record]) -> list[str]:
         gain = even / step_s
         lines.append(f"  even batches would take {seconds_text(even)} ({slower_words(gain)})")
     return lines
-
-
-# One estimate as text: the step and its parts, the whole job, and where the numbers are from.
 
 
 _INDENT: Final = 20
