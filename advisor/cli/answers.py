@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from collections.abc import Mapping
@@ -45,7 +44,7 @@ from advisor.ask import (
     asked,
     option,
 )
-from advisor.cli.options import given_flags, predictor_of, print_json, run_argument, with_run
+from advisor.cli.options import given_flags, predictor_of, print_json, put, run_argument, with_run
 from advisor.cli.terminal import check_drawable, is_terminal, show_plot, waiting
 from advisor.collectors import derive
 from advisor.errors import UsageError
@@ -153,7 +152,7 @@ class PlanLayout(Drawn):
 
     def __call__(self) -> None:
         record = planned(self.question, self.stage_layers, is_quiet=self.as_json)
-        typer.echo(json.dumps(record, indent=2) if self.as_json else _plan_text(record))
+        put(record, partial(_plan_text, record), as_json=self.as_json)
         if self.plot is not None:
             _plot_plan(record, self.plot)
 
@@ -280,11 +279,8 @@ class Predict(Printed):
             record["effects"] = estimate.moved_by(
                 predictor(), wanted, name, provider=provider or None, count=self.count
             )
-        if self.as_json:
-            print_json(record)
-            return
-
-        typer.echo(words.prediction_text(record, width=shutil.get_terminal_size().columns))
+        width = shutil.get_terminal_size().columns
+        put(record, partial(words.prediction_text, record, width=width), as_json=self.as_json)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -368,7 +364,7 @@ def _recommend_given(question: Question, *, plot: str | None, as_json: bool) -> 
     Exit code 3 where the best way on them keeps neither deadline nor budget.
     """
     limits, record = question.constraints, planned(question, is_quiet=as_json)
-    typer.echo(json.dumps(record, indent=2) if as_json else _plan_text(record))
+    put(record, partial(_plan_text, record), as_json=as_json)
     if plot is not None:
         _plot_plan(record, plot)
     best = record["plans"][0] if "plans" in record else record["rows"][0]["plan"]

@@ -19,7 +19,7 @@ import typer
 
 from advisor import answer, catalogue, words
 from advisor.ask import BYTES_WITH_UNIT, OUTPUT, USD, Printed, argument, option
-from advisor.cli.options import add, print_json
+from advisor.cli.options import group, print_json
 from advisor.errors import UsageError
 
 
@@ -310,17 +310,10 @@ def _warn_of_age(known: catalogue.Catalogue) -> None:
         )
 
 
-app = typer.Typer(
-    add_completion=False,
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    help="List, show, compare and update the offers of the cloud providers. Works offline; only "
+app = group(
+    "List, show, compare and update the offers of the cloud providers. Works offline; only "
     "`update` uses the network.",
-)
-add(app, "list", CatalogueList)
-add(app, "show", CatalogueShow)
-add(app, "info", CatalogueInfo)
-add(app, "storage", CatalogueStorage)
-add(app, "diff", CatalogueDiff)
-add(app, "update", CatalogueUpdate)
-add(app, "rollback", rollback)
+    {"list": CatalogueList, "show": CatalogueShow, "info": CatalogueInfo,
+     "storage": CatalogueStorage, "diff": CatalogueDiff, "update": CatalogueUpdate,
+     "rollback": rollback},
+)  # fmt: skip

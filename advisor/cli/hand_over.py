@@ -41,7 +41,7 @@ from advisor.ask import (
     asked,
     option,
 )
-from advisor.cli.options import predictor_of, print_json, run_argument, with_run
+from advisor.cli.options import predictor_of, print_json, put, run_argument, with_run
 from advisor.cli.terminal import waiting
 from advisor.collectors import atomic
 from advisor.errors import UsageError
@@ -108,10 +108,7 @@ class Gate(Printed):
                 else gate.judge_submission(read, self.question, is_strict=self.strict)
             )
         record = found.to_record()
-        if self.as_json:
-            print_json(record)
-        else:
-            typer.echo(words.text(record))
+        put(record, partial(words.text, record), as_json=self.as_json)
         if not found.passes:
             raise typer.Exit(3)
 

@@ -67,6 +67,16 @@ def add(
     app.command(name, **more, **getattr(verb, "settings", {}))(_function(verb, run))
 
 
+def group(help: str, verbs: Mapping[str, Any], **more: Any) -> typer.Typer:
+    """Return an application of several verbs; ``more``: for typer."""
+    app = typer.Typer(
+        add_completion=False, rich_markup_mode=None, no_args_is_help=True, help=help, **more
+    )
+    for name, verb in verbs.items():
+        add(app, name, verb)
+    return app
+
+
 def _function(verb: Any, run: Callable[[Any], None] | None) -> Callable[..., None]:
     """Return what typer makes a command of: called with options, it runs the verb with them."""
     hints = get_type_hints(verb)
@@ -237,3 +247,8 @@ def predictor_of(question: Question) -> estimate.Predictor:
 def print_json(record: Any) -> None:
     """Print a record as JSON."""
     typer.echo(json.dumps(record, indent=2))
+
+
+def put(record: Any, text: Callable[[], str], *, as_json: bool) -> None:
+    """Print a record as JSON, or as its text."""
+    typer.echo(json.dumps(record, indent=2) if as_json else text())

@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import typer
 
@@ -27,7 +27,7 @@ from advisor.ask import (
     asked,
     option,
 )
-from advisor.cli.options import add, print_json
+from advisor.cli.options import group, print_json, put
 from advisor.cli.terminal import check_drawable, show_plot, waiting
 from advisor.collectors import derive
 from advisor.collectors.errors import printable, shown
@@ -183,12 +183,8 @@ class RunsActual(Printed):
                 cost_usd=self.cost,
             )
 
-        if self.as_json:
-            print_json(found.to_record())
-        else:
-            typer.echo(
-                _layout_text(found) if isinstance(found, train.StepComparison) else _text(found)
-            )
+        text = _layout_text if isinstance(found, train.StepComparison) else _text
+        put(found.to_record(), partial(text, found), as_json=self.as_json)  # type: ignore[arg-type]
         warn_of_drift()
 
 
@@ -229,6 +225,14 @@ def _layout_run(question: Question, step_s: float | None) -> train.StepCompariso
     )
 
 
+def _off_words(error: float) -> str:
+    return f"{percent_text(abs(error))} {'over' if error > 0 else 'under'}"
+
+
+def _inside_words(found: train.Comparison | train.StepComparison) -> str:
+    return f"{'inside' if found.is_inside else 'outside'} the interval"
+
+
 def _layout_text(found: train.StepComparison) -> str:
     from advisor.quantities import digits
 
@@ -239,9 +243,7 @@ def _layout_text(found: train.StepComparison) -> str:
             f"{found.name} on {found.machines}: dp {layout.dp} x tp {layout.tp} x pp {layout.pp} "
             f"x cp {layout.cp}, micro-batch {layout.micro_batch}, recompute {layout.recompute}",
             f"step   predicted {digits(known.value)} s ({digits(known.low)}-{digits(known.high)}"
-            f"), took {digits(found.step_s)} s: {percent_text(abs(error))} "
-            f"{'over' if error > 0 else 'under'}, "
-            f"{'inside' if found.is_inside else 'outside'} the interval",
+            f"), took {digits(found.step_s)} s: {_off_words(error)}, {_inside_words(found)}",
             f"noted: the next estimates start from {runs}",
         ]
     )
@@ -255,15 +257,14 @@ def _text(found: train.Comparison) -> str:
     lines = [
         f"{actual.count} x {actual.instance_type} ({actual.provider})",
         f"time   predicted {time} ({time_range}), took {hours_text(found.time_h)}: "
-        f"{percent_text(abs(error))} {'over' if error > 0 else 'under'}, "
-        f"{'inside' if found.is_inside else 'outside'} the interval",
+        f"{_off_words(error)}, {_inside_words(found)}",
     ]
     if actual.cost_usd is not None and found.predicted_usd is not None:
         cost, cost_range = usd_interval(found.predicted_usd.to_record())
         off = found.predicted_usd.value / actual.cost_usd - 1.0
         lines.append(
             f"cost   predicted {cost} ({cost_range}), billed {usd_text(actual.cost_usd)}: "
-            f"{percent_text(abs(off))} {'over' if off > 0 else 'under'}"
+            f"{_off_words(off)}"
         )
     if found.is_learned_from is False:
         lines.append(
@@ -309,10 +310,8 @@ class RunsChoose(Printed):
             )
         with waiting("learning from them", is_quiet=self.as_json):
             found = learned.next_tries(runs, self.job)
-        if self.as_json:
-            print_json(found.to_record())
-        else:
-            typer.echo(_runs_choose_text(found, self.top))
+        text = partial(_runs_choose_text, found, self.top)
+        put(found.to_record(), text, as_json=self.as_json)
 
 
 def _runs_choose_text(found: learned.NextTries, top: int) -> str:
@@ -339,12 +338,6 @@ def _line(rank: int, one: learned.NextTry, width: int) -> str:
     return f"{rank:2}  {name:{width}}  {price:>8}  {ratio:>14}  {note}".rstrip()
 
 
-# "\b" keeps a line for each format.
-HELP = "Read runs of another format and write them as records.\n\n\b\nFormats:\n" + ";\n".join(
-    f"{name}: {about}" for name, (_, about) in FORMATS.items()
-)
-
-
 _RECORDS: Final = Path("records.jsonl.gz")
 
 
@@ -352,6 +345,11 @@ _RECORDS: Final = Path("records.jsonl.gz")
 class RunsImport:
     """Read runs of another format and write them as records; bad rows are refused."""
 
+    # "\b" keeps a line for each format.
+    settings: ClassVar[dict[str, Any]] = {
+        "help": "Read runs of another format and write them as records.\n\n\b\nFormats:\n"
+        + ";\n".join(f"{name}: {about}" for name, (_, about) in FORMATS.items())
+    }
     # fmt: off
     fmt: str = argument("Format of the runs, one of those named above.", ..., metavar="FORMAT")
     path: Path | None = argument("File or folder to read.")
@@ -507,17 +505,8 @@ class RunsRemove:
         typer.echo(f"deleted {printable(str(path))}", err=True)
 
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    help="List, show, recover and remove recorded runs.",
-)
-add(app, "actual", RunsActual)
-add(app, "compare", RunsCompare)
-add(app, "import", RunsImport, help=HELP)
-add(app, "choose", RunsChoose)
-add(app, "list", RunsList)
-add(app, "show", RunsShow)
-add(app, "recover", RunsRecover)
-add(app, "rm", RunsRemove)
+app = group(
+    "List, show, recover and remove recorded runs.",
+    {"actual": RunsActual, "compare": RunsCompare, "import": RunsImport, "choose": RunsChoose,
+     "list": RunsList, "show": RunsShow, "recover": RunsRecover, "rm": RunsRemove},
+)  # fmt: skip
