@@ -58,6 +58,12 @@ OF_THE_JOB: Final[Mapping[str, Blank]] = {
     "framework": Blank(example="", help="trainer, for a script of Hugging Face's Trainer"),
 }
 
+
+def is_rented_from(target: str, provider: str) -> bool:
+    """Whether a target rents from a provider."""
+    return target in provider_of(provider).exports
+
+
 Write = Callable[[Pick, Launch, Mapping[str, str]], Exported]
 
 
@@ -73,10 +79,6 @@ class Target:
     runs_here: bool = False  # the machine at hand will do
     # it spreads a described job's model itself: nothing is added to the script
     spreads: bool = False
-
-    def is_rented_from(self, provider: str) -> bool:
-        """Whether it rents from a provider."""
-        return self.name in provider_of(provider).exports
 
     @property
     def providers(self) -> frozenset[str] | None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from advisor.estimate import fsdp_config
 from advisor.export.launch import DEEPSPEED_FILE, Launch
 from advisor.export.pick import Pick
-from advisor.export.target import Exported, NotExportableError, Target
+from advisor.export.target import Exported, NotExportableError
 from advisor.export.templates import documents
 from advisor.export.texts import yaml_text
 from advisor.export.tools.ddp import on_framework
@@ -80,6 +80,3 @@ def _kind(pick: Pick, launch: Launch, processes: int) -> str:
     if launch.is_placeholder and pick.layout.zero_stage == 3:
         return "FSDP"
     return "NO" if processes == 1 else "MULTI_GPU"
-
-
-TARGET: Final = Target(name="accelerate", write=write, runs_here=True, spreads=True)

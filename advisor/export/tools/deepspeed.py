@@ -15,7 +15,7 @@ from advisor.estimate import DEEPSPEED_LINES, deepspeed_config
 from advisor.export.launch import DEEPSPEED_FILE, KEPT, LINES_FILE, Launch, NotRunnableError
 from advisor.export.pick import HERE as MACHINE_AT_HAND
 from advisor.export.pick import Pick
-from advisor.export.target import Blank, Exported, NotExportableError, Target
+from advisor.export.target import Exported, NotExportableError
 from advisor.export.texts import marked
 from advisor.export.tools.ddp import on_framework
 from advisor.export.tools.torchrun import HERE, shell_script
@@ -89,11 +89,3 @@ def _notes(launch: Launch, values: Mapping[str, str]) -> tuple[str, ...]:
     if launch.nodes > 1:
         notes.append("DeepSpeed starts the other machines through pdsh and ssh: both must work")
     return tuple(notes)
-
-
-TARGET: Final = Target(
-    name="deepspeed",
-    write=write,
-    blanks={"hosts": Blank(example="", help="names of the machines, comma-separated")},
-    runs_here=True,
-)

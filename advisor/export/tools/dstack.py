@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from advisor.export.launch import Launch
 from advisor.export.pick import Pick, Rented
-from advisor.export.target import Blank, Exported, Target
+from advisor.export.target import Exported, is_rented_from
 from advisor.export.templates import documents
 from advisor.export.texts import attached, exchangeable, is_in_one_region, yaml_text
 
@@ -21,7 +21,7 @@ _FILE: Final = "task.dstack.yml"
 def write(pick: Pick, launch: Launch, values: Mapping[str, str]) -> Exported:
     """Return the task; a run that spot machines are taken from is started again."""
     same, others = exchangeable(pick)
-    known = [pick.rented, *(one for one in same if TARGET.is_rented_from(one.provider))]
+    known = [pick.rented, *(one for one in same if is_rented_from("dstack", one.provider))]
     placed = [one.region for one in known if is_in_one_region(one)]
     found = documents(
         "dstack", pick, launch, **values, has_image=values["image"] != _DEFAULT_IMAGE,
@@ -64,11 +64,3 @@ def _resources(one: Rented) -> dict[str, Any]:
 
 def _once(values: list[str]) -> list[str]:
     return list(dict.fromkeys(values))
-
-
-TARGET: Final = Target(
-    name="dstack",
-    write=write,
-    blanks={"image": Blank(example=_DEFAULT_IMAGE, help="container image")},
-    rents=True,
-)

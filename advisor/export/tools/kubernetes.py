@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from advisor.export.launch import Launch
 from advisor.export.pick import Pick, Rented
-from advisor.export.target import Blank, Exported, Target
+from advisor.export.target import Exported
 from advisor.export.templates import documents
 from advisor.export.texts import (
     attached,
@@ -25,11 +25,6 @@ from advisor.export.texts import (
 )
 from advisor.providers import provider_of
 
-FOLDER: Final = Blank(example="/workspace", help="folder of your script in the image")
-_BLANKS: Final = {
-    "image": Blank(example="pytorch/pytorch:latest", help="image that holds your script"),
-    "folder": FOLDER,
-}
 _TYPE: Final = "node.kubernetes.io/instance-type"
 _REGION: Final = "topology.kubernetes.io/region"
 # Interruptions of a spot job that are expected to be survived at most.
@@ -103,7 +98,3 @@ def _cannot_say(pick: Pick) -> Iterator[str]:
     yield "the cluster must have such nodes, or an autoscaler that adds them; prices are not asked"
     if pick.is_spot and not provider_of(pick.rented.provider).spot_label:
         yield f"spot nodes of {pick.rented.provider} have no label of their own: name it yourself"
-
-
-TARGET: Final = Target(name="kubernetes", write=write, blanks=_BLANKS)
-KUBEFLOW_TARGET: Final = Target(name="kubeflow", write=kubeflow_write, blanks=_BLANKS)

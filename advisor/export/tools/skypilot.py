@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from advisor.export.launch import Launch
 from advisor.export.pick import Pick, Rented
-from advisor.export.target import Exported, Target
+from advisor.export.target import Exported, is_rented_from
 from advisor.export.templates import documents
 from advisor.export.texts import attached, exchangeable, is_in_one_region, job_name, yaml_text
 
@@ -22,7 +22,7 @@ _MASTER: Final = '"$(echo "$SKYPILOT_NODE_IPS" | head -n1)"'
 def write(pick: Pick, launch: Launch, _: Mapping[str, str]) -> Exported:
     """Return the task; managed jobs restart where spot machines are taken away."""
     same, others = exchangeable(pick)
-    known = [one for one in same if TARGET.is_rented_from(one.provider)]
+    known = [one for one in same if is_rented_from("skypilot", one.provider)]
     found = documents(
         "skypilot", pick, launch, command=launch.shell(_MASTER), resources=_resources(pick, known)
     )
@@ -61,6 +61,3 @@ def _left_out(same: list[Rented], known: list[Rented]) -> Iterator[str]:
     left = {one.provider for one in same} - {one.provider for one in known}
     if left:
         yield f"alternatives that SkyPilot does not rent are comments only: {', '.join(left)}"
-
-
-TARGET: Final = Target(name="skypilot", write=write, rents=True)

@@ -23,7 +23,7 @@ from typing import Any, Final
 from advisor.catalogue import shipped
 from advisor.export.launch import Launch
 from advisor.export.pick import Pick, Rented
-from advisor.export.target import Blank, Exported, NotExportableError, Target
+from advisor.export.target import Exported, NotExportableError
 from advisor.export.templates import documents, template
 from advisor.export.texts import (
     ONE_TYPE,
@@ -35,7 +35,6 @@ from advisor.export.texts import (
     number,
     yaml_text,
 )
-from advisor.export.tools.kubernetes import FOLDER
 from advisor.words import price_words
 
 _SCRIPT: Final = "run.sh"
@@ -103,19 +102,6 @@ def _sagemaker_notes(pick: Pick) -> Iterator[str]:
         yield "write checkpoints to /opt/ml/checkpoints: SageMaker brings them back"
 
 
-SAGEMAKER_TARGET: Final = Target(
-    name="sagemaker",
-    write=sagemaker_write,
-    blanks={
-        "role": Blank(example="arn:aws:iam::123456789012:role/SageMaker", help="execution role"),
-        "bucket": Blank(example="s3://YOUR-BUCKET", help="place for code and results"),
-        "image": Blank(
-            example="123456789012.dkr.ecr.us-east-1.amazonaws.com/training:latest",
-            help="training image in ECR",
-        ),
-    },
-    rents=True,
-)
 _AZURE_FILE: Final = "job.yml"
 
 
@@ -135,17 +121,6 @@ def azureml_write(pick: Pick, launch: Launch, values: Mapping[str, str]) -> Expo
     )
 
 
-AZUREML_TARGET: Final = Target(
-    name="azureml",
-    write=azureml_write,
-    blanks={
-        "image": Blank(
-            example="mcr.microsoft.com/azureml/openmpi5.0-cuda12.6-ubuntu24.04:latest",
-            help="container image",
-        )
-    },
-    rents=True,
-)
 _VERTEX_FILE: Final = "custom-job.yaml"
 _READ: Final = "import json, os; print(json.loads(os.environ['CLUSTER_SPEC'])['cluster']"
 _VERTEX_MASTER: Final = f"$(python -c \"{_READ}['workerpool0'][0].split(':')[0])\")"
@@ -186,17 +161,3 @@ def _vertex_machine(one: Rented) -> dict[str, Any]:
         )
     count = attached_count or max(int(one.accelerators), 1)
     return {"machineType": machine, "acceleratorType": name, "acceleratorCount": count}
-
-
-VERTEX_TARGET: Final = Target(
-    name="vertex",
-    write=vertex_write,
-    blanks={
-        "image": Blank(
-            example="us-docker.pkg.dev/YOUR-PROJECT/training/image:latest",
-            help="image that holds your script",
-        ),
-        "folder": FOLDER,
-    },
-    rents=True,
-)
