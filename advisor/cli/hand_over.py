@@ -102,24 +102,15 @@ class Gate(Printed):
             return self._slurm()
 
         with waiting("judging the submission", is_quiet=self.as_json):
-            found = (
-                self._machines(self.on)
-                if self.on is not None
-                else gate.judge_submission(read, self.question, is_strict=self.strict)
-            )
+            if self.on is None:
+                found = gate.judge_submission(read, self.question, is_strict=self.strict)
+            else:  # what keeps named machines from being judged is an error
+                named = gate.AskedMachines.named(self.on, self.count, self.question.completion)
+                found = gate.judge(lambda _: named, self.question)
         record = found.to_record()
         put(record, partial(words.text, record), as_json=self.as_json)
         if not found.passes:
             raise typer.Exit(3)
-
-    def _machines(self, on: str) -> gate.GateVerdict:
-        """Judge named machines; what keeps them from being judged is an error."""
-        provider, _, name = on.rpartition(":")
-        asked = gate.AskedMachines(
-            instance_type=name, count=self.count, provider=provider or None,
-            completion=self.question.completion or "on-demand",
-        )  # fmt: skip
-        return gate.judge(lambda _: gate.Submission(asked=(asked,)), self.question)
 
     def _slurm(self) -> gate.Submission:
         known = gate.parse_partitions(self.partition or [])

@@ -58,6 +58,16 @@ class AskedMachines:
     completion: CompletionWay = "on-demand"  # what the job runs on until it is done
     note: str = ""  # how the submission was understood, where it left the machine open
 
+    @classmethod
+    def named(cls, name: str, count: int, completion: CompletionWay | None) -> Submission:
+        """Return the submission of machines that are named: ``"g5.xlarge"``, ``"aws:..."``."""
+        provider, _, own = name.rpartition(":")
+        asked = cls(
+            instance_type=own, count=count, provider=provider or None,
+            completion=completion or "on-demand",
+        )  # fmt: skip
+        return Submission(asked=(asked,))
+
     @property
     def pricing(self) -> Pricing:
         """How the machines are paid at first."""
