@@ -187,8 +187,8 @@ def ask(given: Mapping[str, Any], *, names: Collection[str], file: Path | None =
         if ENTRIES[name].kind.is_hours:
             say_hours(flag_of(name), flags[name])
     places = [
-        (one.place, {name: value for name, value in one.answers.items() if name in names})
-        for one in stated(Path.cwd(), os.environ)
+        (place, {name: value for name, value in answers.items() if name in names})
+        for place, answers in stated(Path.cwd(), os.environ)
     ]
     said = {} if file is None else read_question(file)
     answers = merged(*(given for _, given in places), said, flags)
@@ -199,7 +199,7 @@ def ask(given: Mapping[str, Any], *, names: Collection[str], file: Path | None =
 
 def given_flags(question: Question, names: Iterable[str]) -> list[str]:
     """Return the flags of these names that the command line gives, those of settings left out."""
-    places = (one.answers for one in stated(Path.cwd(), os.environ))
+    places = (answers for _, answers in stated(Path.cwd(), os.environ))
     said, record = Question.read(merged(*places)).to_record(), question.to_record()
     return [flag_of(name) for name in names if record.get(name) != said.get(name)]
 
