@@ -12,7 +12,7 @@ import typer
 from advisor import ask
 from advisor.ask import Printed, option
 from advisor.cli.options import print_json
-from advisor.cli.terminal import waiting
+from advisor.cli.terminal import aligned, waiting
 from advisor.collectors import watch
 
 
@@ -66,13 +66,11 @@ class Doctor(Printed):
 
 def _table(found: Sequence[ask.Setting]) -> list[str]:
     """Return a line a setting: its name, its value, where it stands and what it beats."""
-    rows = [("setting", "value", "from"), *((one.name, one.value, one.place) for one in found)]
-    beaten = ["", *(f" (before {'; '.join(one.beaten)})" if one.beaten else "" for one in found)]
-    widths = [max(len(row[column]) for row in rows) for column in range(2)]
-    return [
-        f"{name:{widths[0]}}  {value:{widths[1]}}  {place}{more}"
-        for (name, value, place), more in zip(rows, beaten, strict=True)
-    ]
+    rows = [("setting", "value", "from")]
+    for one in found:
+        beaten = f" (before {'; '.join(one.beaten)})" if one.beaten else ""
+        rows.append((one.name, one.value, one.place + beaten))
+    return aligned(rows)
 
 
 def _unknown(variables: Mapping[str, str]) -> list[str]:

@@ -28,11 +28,19 @@ from advisor.ask import (
     option,
 )
 from advisor.cli.options import group, print_json, put
-from advisor.cli.terminal import check_drawable, show_plot, waiting
+from advisor.cli.terminal import aligned, check_drawable, show_plot, waiting
 from advisor.collectors import derive
 from advisor.collectors.errors import printable, shown
 from advisor.errors import UsageError
-from advisor.quantities import percent_text, seconds_text
+from advisor.quantities import (
+    digits,
+    hours_interval,
+    hours_text,
+    percent_text,
+    seconds_text,
+    usd_interval,
+    usd_text,
+)
 from advisor.records import FORMATS
 
 if TYPE_CHECKING:
@@ -81,27 +89,14 @@ class RunsCompare(Drawn):
 
 def _table(found: Sequence[train.Comparison]) -> list[str]:
     """Return a line a comparison under a header."""
-    from advisor.quantities import hours_interval, hours_text
-
     rows = [("day", "run", "machines", "predicted", "took", "error", "")]
     for one in found:
         value, bounds = hours_interval(one.predicted_h.to_record())
-        rows.append(
-            (
-                one.noted_at[:10],
-                one.actual.run,
-                f"{one.actual.count} x {one.actual.instance_type}",
-                f"{value} ({bounds})",
-                hours_text(one.time_h),
-                percent_text(one.error_fraction, signed=True),
-                "" if one.is_inside else "outside",
-            )
-        )
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+        machines = f"{one.actual.count} x {one.actual.instance_type}"
+        error = percent_text(one.error_fraction, signed=True)
+        row = one.noted_at[:10], one.actual.run, machines, f"{value} ({bounds})"
+        rows.append((*row, hours_text(one.time_h), error, "" if one.is_inside else "outside"))
+    return aligned(rows)
 
 
 def _verdict(summary: train.Drift) -> list[str]:
@@ -234,8 +229,6 @@ def _inside_words(found: train.Comparison | train.StepComparison) -> str:
 
 
 def _layout_text(found: train.StepComparison) -> str:
-    from advisor.quantities import digits
-
     known, layout, error = found.predicted_s, found.layout, found.error_fraction
     runs = "this run" if found.known == 1 else f"{found.known} such runs"
     return "\n".join(
@@ -250,8 +243,6 @@ def _layout_text(found: train.StepComparison) -> str:
 
 
 def _text(found: train.Comparison) -> str:
-    from advisor.quantities import digits, hours_interval, hours_text, usd_interval, usd_text
-
     time, time_range = hours_interval(found.predicted_h.to_record())
     actual, error = found.actual, found.error_fraction
     lines = [
