@@ -94,13 +94,13 @@ class Target:
                 f"the pick is this machine, which {self.name} does not rent",
                 hint="name a row that is rented: add its number, 1 for the first",
             )
-        if len(pick.parts) > 1:
+        if len(pick.configuration.parts) > 1:
             raise NotExportableError(
                 f"row {pick.rank} mixes machine types, and {self.name} starts equal machines",
                 hint="export another row, or recommend without --mixed",
             )
         known = self.providers
-        unknown = {one.provider for one in pick.parts} - (known or set())
+        unknown = {one.provider for one, _ in pick.configuration.parts} - (known or set())
         if known is not None and unknown and not here:
             raise NotExportableError(
                 f"{self.name} does not rent from {', '.join(sorted(unknown))}",

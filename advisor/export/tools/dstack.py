@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from advisor.answer import Offer
 from advisor.export.launch import Launch
-from advisor.export.pick import Pick, Rented
+from advisor.export.pick import Pick
 from advisor.export.target import Exported, is_rented_from
 from advisor.export.templates import documents
 from advisor.export.texts import attached, exchangeable, is_in_one_region, yaml_text
@@ -44,14 +45,14 @@ def write(pick: Pick, launch: Launch, values: Mapping[str, str]) -> Exported:
     )
 
 
-def _machine(one: Rented) -> str:
+def _machine(one: Offer) -> str:
     """Return a machine as gpuhunt calls it: Nebius's with a space, GCP's without its cards."""
     if one.provider == "nebius":
         return one.instance_type.replace("_", " ", 1)
     return attached(one)[0]
 
 
-def _resources(one: Rented) -> dict[str, Any]:
+def _resources(one: Offer) -> dict[str, Any]:
     """Return what the pinned machine has at least: dstack's own minimum leaves small ones out."""
     found: dict[str, Any] = {"cpu": "1..", "memory": "0.5GB..", "disk": "30GB.."}
     _, card, count = attached(one)

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from advisor.answer import Offer
 from advisor.export.launch import Launch
-from advisor.export.pick import Pick, Rented
+from advisor.export.pick import Pick
 from advisor.export.target import Exported
 from advisor.export.templates import documents
 from advisor.export.texts import (
@@ -69,19 +70,20 @@ def kubeflow_write(pick: Pick, launch: Launch, values: Mapping[str, str]) -> Exp
     return _written("kubeflow", "trainjob.yaml", pick, launch, values, command)
 
 
-def limits(one: Rented) -> dict[str, int]:
+def limits(one: Offer) -> dict[str, int]:
     """Return the accelerators of a machine as its device plugin counts them."""
     name = plugin(one)
     return {name: max(int(one.accelerators), 1)} if name else {}
 
 
-def _labels(one: Rented) -> Iterator[dict[str, Any]]:
+def _labels(one: Offer) -> Iterator[dict[str, Any]]:
     yield {"key": _TYPE, "operator": "In", "values": [attached(one)[0]]}
     if is_in_one_region(one):
         yield {"key": _REGION, "operator": "In", "values": [one.region]}
     key, _, value = provider_of(one.provider).spot_label.partition("=")
     if key:
-        yield {"key": key, "operator": "In" if one.is_spot else "NotIn", "values": [value]}
+        how = "In" if one.pricing == "spot" else "NotIn"
+        yield {"key": key, "operator": how, "values": [value]}
 
 
 def tolerations(pick: Pick) -> Iterator[dict[str, Any]]:

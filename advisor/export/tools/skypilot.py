@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from advisor.answer import Offer
 from advisor.export.launch import Launch
-from advisor.export.pick import Pick, Rented
+from advisor.export.pick import Pick
 from advisor.export.target import Exported, is_rented_from
 from advisor.export.templates import documents
 from advisor.export.texts import attached, exchangeable, is_in_one_region, job_name, yaml_text
@@ -40,15 +41,15 @@ def write(pick: Pick, launch: Launch, _: Mapping[str, str]) -> Exported:
     )
 
 
-def _resources(pick: Pick, same: list[Rented]) -> list[dict[str, Any]]:
+def _resources(pick: Pick, same: list[Offer]) -> list[dict[str, Any]]:
     """Return the pick, what may stand in for it, and on-demand machines where it falls back."""
-    rows = [_resource(one, is_spot=one.is_spot) for one in (pick.rented, *same)]
+    rows = [_resource(one, is_spot=one.pricing == "spot") for one in (pick.rented, *same)]
     if pick.is_spot and pick.completion != "spot":
         rows.append(_resource(pick.rented, is_spot=False))
     return [row for place, row in enumerate(rows) if row not in rows[:place]]
 
 
-def _resource(one: Rented, *, is_spot: bool) -> dict[str, Any]:
+def _resource(one: Offer, *, is_spot: bool) -> dict[str, Any]:
     machine, card, count = attached(one)
     place = f"/{one.region}" if is_in_one_region(one) else ""
     found: dict[str, Any] = {"infra": one.provider + place, "instance_type": machine}
@@ -57,7 +58,7 @@ def _resource(one: Rented, *, is_spot: bool) -> dict[str, Any]:
     return found | {"use_spot": is_spot}
 
 
-def _left_out(same: list[Rented], known: list[Rented]) -> Iterator[str]:
+def _left_out(same: list[Offer], known: list[Offer]) -> Iterator[str]:
     left = {one.provider for one in same} - {one.provider for one in known}
     if left:
         yield f"alternatives that SkyPilot does not rent are comments only: {', '.join(left)}"

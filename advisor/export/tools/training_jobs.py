@@ -20,9 +20,10 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from advisor.answer import Offer
 from advisor.catalogue import shipped
 from advisor.export.launch import Launch
-from advisor.export.pick import Pick, Rented
+from advisor.export.pick import Pick
 from advisor.export.target import Exported, NotExportableError
 from advisor.export.templates import documents, template
 from advisor.export.texts import (
@@ -145,7 +146,7 @@ def vertex_write(pick: Pick, launch: Launch, values: Mapping[str, str]) -> Expor
     )
 
 
-def _vertex_machine(one: Rented) -> dict[str, Any]:
+def _vertex_machine(one: Offer) -> dict[str, Any]:
     """Return the machine with its accelerators."""
     machine, _, attached_count = attached(one)
     if one.accelerator is None:
