@@ -105,8 +105,8 @@ class Gate(Printed):
             if self.on is None:
                 found = gate.judge_submission(read, self.question, is_strict=self.strict)
             else:  # what keeps named machines from being judged is an error
-                named = gate.AskedMachines.named(self.on, self.count, self.question.completion)
-                found = gate.judge(lambda _: named, self.question)
+                asked = gate.AskedMachines.named(self.on, self.count, self.question.completion)
+                found = gate.judge(lambda _: asked, self.question)
         record = found.to_record()
         put(record, partial(words.text, record), as_json=self.as_json)
         if not found.passes:

@@ -405,13 +405,13 @@ def _points(points: Sequence[Point], axes: Axes, style: dict[str, Any]) -> None:
 
 def _set_apart(axes: Axes, points: Sequence[Point]) -> None:
     """Put labels of points where they cover no mark and no other label, from left to right."""
-    labels = [
-        one for one in axes.texts if isinstance(one.xycoords, str) and one.xycoords == "data"
-    ]
-    if not labels:
-        return
+    from matplotlib.text import Annotation
     from matplotlib.transforms import Bbox
 
+    texts = (one for one in axes.texts if isinstance(one, Annotation))
+    labels = [one for one in texts if one.xycoords == "data"]
+    if not labels:
+        return
     drawn: Any = axes.get_figure()
     drawn.draw_without_rendering()  # only now it is known where the axes are
     marks = axes.transData.transform([(one.x, one.y) for one in points])
