@@ -1,4 +1,4 @@
-"""The targets of ``advisor export``: one file and one line each."""
+"""The targets of ``advisor export``: rows of ``assets/targets.yaml``, each with what writes it."""
 
 from __future__ import annotations
 
