@@ -63,7 +63,7 @@ _PAGE: Final = (
 )
 
 
-def on_post_build(config: Any, **_: Any) -> None:
+def on_post_build(config: Any, **_others: Any) -> None:
     """Write a page at every old address; one of a page that is there again is an error."""
     site = Path(config["site_dir"])
     for old, new in MOVED.items():
