@@ -10,6 +10,7 @@ import io
 import math
 import re
 import textwrap
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -399,7 +400,7 @@ def _points(points: Sequence[Point], axes: Axes, style: dict[str, Any]) -> None:
         if one.label:
             axes.annotate(
                 _plain(one.label), (one.x, one.y), xytext=(4, 4), textcoords="offset points",
-                fontsize=8, color=_INK, zorder=style["zorder"] + 1,
+                fontsize=8, color=_INK, zorder=style["zorder"] + 1, in_layout=False,
             )  # fmt: skip
 
 
@@ -413,7 +414,8 @@ def _set_apart(axes: Axes, points: Sequence[Point]) -> None:
     if not labels:
         return
     drawn: Any = axes.get_figure()
-    drawn.draw_without_rendering()  # only now it is known where the axes are
+    with warnings.catch_warnings(action="ignore"):  # who writes the picture says it
+        drawn.draw_without_rendering()  # only now it is known where the axes are
     marks = axes.transData.transform([(one.x, one.y) for one in points])
     taken = [Bbox.from_bounds(x - 3, y - 3, 6, 6) for x, y in marks]
     for one in sorted(labels, key=lambda label: (label.xy[0], -label.xy[1])):
