@@ -1,4 +1,23 @@
-"""Quantities as people type them, from text or a number."""
+"""Durations, sizes, rates, shares, money and counts: read as people type them, and printed.
+
+What is printed can be read again: two or three digits, a fitting unit, the bounds beside. A number
+without a unit means the same in every option, in Python, in a project file and in JSON:
+
+========  =====================================  ==============================================
+quantity  a bare number is                       units
+========  =====================================  ==============================================
+duration  hours                                  ``us ms s m h d w`` and their words; ``1h30m``
+size      bytes                                  ``k M G T P`` and ``kB MB GB`` are powers of
+                                                 1000, ``KiB MiB GiB`` and ``Ki Mi Gi`` of 1024
+rate      bytes per second                       a size and ``/s``; bits: ``25Gbps``, ``Gbit/s``
+share     a fraction, at most 1                  ``5%``
+money     USD                                    ``$``, ``USD``, ``k M B``
+count     units                                  ``k M B T``: thousand to trillion
+========  =====================================  ==============================================
+
+Every reader takes text or a number, refuses what is negative, infinite or not a number, and
+raises ``UsageError`` with a hint. ``option`` names the flag or keyword in the message.
+"""
 
 from __future__ import annotations
 
@@ -9,31 +28,6 @@ from fractions import Fraction
 from typing import Final
 
 from advisor.errors import UsageError
-
-__all__ = [
-    "QUANTILES",
-    "REACH_90",
-    "count_text",
-    "digits",
-    "hours_interval",
-    "hours_text",
-    "parse_bytes",
-    "parse_count",
-    "parse_hours",
-    "parse_rate",
-    "parse_seconds",
-    "parse_share",
-    "parse_usd",
-    "percent_text",
-    "rate_text",
-    "seconds_interval",
-    "seconds_text",
-    "share_text",
-    "size_text",
-    "usd_interval",
-    "usd_text",
-]
-
 
 _NUMBER: Final = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?|\.[0-9]+"
 _PART: Final = re.compile(rf"({_NUMBER})\s*([a-zµ]+)\s*", re.IGNORECASE)
@@ -280,9 +274,6 @@ def _refused(value: object, what: str, option: str, hint: str) -> UsageError:
     return UsageError(f"{at}cannot read {text} as {what}{why}", hint=hint)
 
 
-# Quantities as people read them: two or three digits, a fitting unit, the bounds beside.
-
-
 # Two-sided normal quantiles of the coverages on offer.
 QUANTILES: Final[Mapping[float, float]] = {0.5: 0.674490, 0.8: 1.281552, 0.9: 1.644854, 0.95: 1.96}
 REACH_90: Final = QUANTILES[0.9]  # half of a 90 % interval, in standard deviations
@@ -486,24 +477,3 @@ def usd_interval(record: Interval) -> tuple[str, str]:
     ('$12.35', '10.00-15.00')
     """
     return usd_text(record["value"]), f"{_money(record['low'])}-{_money(record['high'])}"
-
-
-# Durations, sizes, rates, shares, money and counts: read as people type them, and printed.
-#
-# What is printed can be read again. A number without a unit means the same in every option, in
-# Python, in a project file and in JSON:
-#
-# ========  =====================================  ==============================================
-# quantity  a bare number is                       units
-# ========  =====================================  ==============================================
-# duration  hours                                  ``us ms s m h d w`` and their words; ``1h30m``
-# size      bytes                                  ``k M G T P`` and ``kB MB GB`` are powers of
-#                                                  1000, ``KiB MiB GiB`` and ``Ki Mi Gi`` of 1024
-# rate      bytes per second                       a size and ``/s``; bits: ``25Gbps``, ``Gbit/s``
-# share     a fraction, at most 1                  ``5%``
-# money     USD                                    ``$``, ``USD``, ``k M B``
-# count     units                                  ``k M B T``: thousand to trillion
-# ========  =====================================  ==============================================
-#
-# Every reader takes text or a number, refuses what is negative, infinite or not a number, and
-# raises ``UsageError`` with a hint. ``option`` names the flag or keyword in the message.

@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import math
 import re
+from itertools import combinations
 from typing import Any
 from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor.show import pictures, terminal
@@ -55,6 +56,16 @@ def points(**changes: Any) -> Chart:
 def drawn_axes(one: Chart) -> Any:
     (axes,) = pictures.figure([one]).axes
     return axes
+
+
+@given(st.lists(st.tuples(st.floats(0.1, 50), st.floats(1, 50)), min_size=2, max_size=6))
+@settings(deadline=None, max_examples=15)
+def test_no_label_of_a_picture_covers_another(places: list[tuple[float, float]]) -> None:
+    x, y = zip(*places, strict=True)
+    labels = [f"{n}: 64 x H100-SXM5-80GB" for n, _ in enumerate(places, 1)]
+    axes = drawn_axes(points(series=[Series(name="a", x=x, y=y, labels=labels, shape="points")]))
+    boxes = [one.get_window_extent() for one in axes.texts]
+    assert not any(a.overlaps(b) for a, b in combinations(boxes, 2))
 
 
 @pytest.mark.parametrize("is_logarithmic", [False, True])

@@ -98,9 +98,9 @@ def catalogue() -> Catalogue:
 
 @pytest.mark.parametrize("name", ["advisor.toml", "pyproject.toml"])
 def test_project_files(tmp_path: Path, name: str) -> None:
-    (found,) = parsed(tmp_path, name, lambda _: stated(tmp_path, {}), "docs/asking.md")
-    assert found.place.endswith(name)
-    question = Question.read(found.answers, names=ENTRIES)
+    ((place, answers),) = parsed(tmp_path, name, lambda _: stated(tmp_path, {}), "docs/asking.md")
+    assert place.endswith(name)
+    question = Question.read(answers, names=ENTRIES)
     assert question.job.model == "llama/" or question.constraints.budget_usd == 1500.0
 
 

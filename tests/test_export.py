@@ -98,7 +98,7 @@ def test_a_damaged_row_is_refused_or_read(data: st.DataObject, record: dict[str,
     row[name] = data.draw(st.none() | st.integers() | st.text() | st.floats() | st.just({}))
     with_damage = {**record, "front": [row], "picks": {"best_value": 1}}
     with contextlib.suppress(UsageError):  # and nothing else
-        assert read_pick(with_damage).parts
+        assert read_pick(with_damage).configuration.parts
 
 
 @pytest.fixture

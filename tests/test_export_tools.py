@@ -9,12 +9,13 @@ import pytest
 import yaml
 from exporting import ask, recording_of, row_on
 
+from advisor.answer import Offer
 from advisor.ask import Constraints
 from advisor.catalogue import shipped
 from advisor.estimate.predictor import Predictor
-from advisor.export.pick import Rented, read_pick
+from advisor.export.pick import read_pick
 from advisor.export.targets import export_to, target_of
-from advisor.export.tools.sagemaker_types import TYPES
+from advisor.export.templates import template
 from advisor.jobs.job import Job
 from advisor.rank.ranking import recommend
 
@@ -53,16 +54,16 @@ def exports(
     return zip(rows, read, strict=True)
 
 
-def pinned(record: dict[str, Any]) -> Rented:
+def pinned(record: dict[str, Any]) -> Offer:
     return read_pick(record).rented
 
 
 def test_skypilot_reads_the_pick_and_its_alternatives(record: dict[str, Any]) -> None:
     for row, task in exports(record, "skypilot", "aws", "gcp", "azure"):
-        own = pinned(row)
-        assert task["nodes"] == own.count
+        own, pick = pinned(row), read_pick(row)
+        assert task["nodes"] == pick.nodes
         machines = [[cloud, *rest[1:3]] for cloud, *rest in task["machines"]]
-        assert machines == [[own.provider, own.instance_type, own.is_spot]] * 2
+        assert machines == [[own.provider, own.instance_type, pick.is_spot]] * 2
         assert task["machines"][0][1] == own.region
         assert "train it.py" in task["run"]
 
@@ -92,8 +93,8 @@ def test_dstack_reads_limits_and_places(record: dict[str, Any]) -> None:
         assert run["instance_types"] == [own.instance_type]
         assert run["backends"] == ["aws"]
         assert run["resources"]["gpu"]["count"] == {"min": 4, "max": 4}
-        assert run["spot_policy"] == ("spot" if own.is_spot else "on-demand")
-        assert (run["nodes"] or 1) == own.count
+        assert run["spot_policy"] == ("spot" if pick.is_spot else "on-demand")
+        assert (run["nodes"] or 1) == pick.nodes
 
 
 def test_kubernetes_takes_every_field(record: dict[str, Any]) -> None:
@@ -114,14 +115,16 @@ def test_aws_takes_the_training_job(record: dict[str, Any]) -> None:
     for row, job in exports(record, "sagemaker", "aws"):
         own, pick = pinned(row), read_pick(row)
         assert job["ResourceConfig"]["InstanceType"] == f"ml.{own.instance_type}"
-        assert job["ResourceConfig"]["InstanceCount"] == own.count
+        assert job["ResourceConfig"]["InstanceCount"] == pick.nodes
         assert job["StoppingCondition"]["MaxRuntimeInSeconds"] == pick.longest_s
-        assert job["EnableManagedSpotTraining"] == own.is_spot
+        assert job["EnableManagedSpotTraining"] == pick.is_spot
 
 
 def test_sagemakers_machines_are_botocores() -> None:
     (known,) = ask("sagemaker_types", [("", {})])
-    assert set(known) == TYPES
+    (families,) = template("sagemaker_types")
+    ours = {f"ml.{one}.{size}" for one, sizes in families.items() for size in sizes.split()}
+    assert set(known) == ours
 
 
 def test_vertex_has_a_name_for_every_card(record: dict[str, Any]) -> None:
@@ -142,17 +145,17 @@ def test_vertex_takes_the_specification(record: dict[str, Any]) -> None:
     for row, spec in exports(record, "vertex", "gcp"):
         own, pick = pinned(row), read_pick(row)
         pools = spec["workerPoolSpecs"]
-        assert sum(int(pool["replicaCount"]) for pool in pools) == own.count
+        assert sum(int(pool["replicaCount"]) for pool in pools) == pick.nodes
         assert {pool["machineSpec"]["machineType"] for pool in pools} == {own.instance_type}
         assert spec["scheduling"]["timeout"] == f"{pick.longest_s}s"
-        assert spec["scheduling"]["strategy"] == ("SPOT" if own.is_spot else "STANDARD")
+        assert spec["scheduling"]["strategy"] == ("SPOT" if pick.is_spot else "STANDARD")
 
 
 def test_azure_loads_the_command_job(record: dict[str, Any]) -> None:
     for row, job in exports(record, "azureml", "azure"):
         own, pick = pinned(row), read_pick(row)
         assert job["instance_type"] == own.instance_type
-        assert job["instance_count"] == own.count
+        assert job["instance_count"] == pick.nodes
         assert job["timeout"] == pick.longest_s
-        assert (job["tier"] or "").lower() == ("spot" if own.is_spot else "")
+        assert (job["tier"] or "").lower() == ("spot" if pick.is_spot else "")
         assert "train it.py" in job["command"]

@@ -114,12 +114,8 @@ _INTERNAL: Final = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stated:
-    """Answers of one place."""
-
-    place: str  # a file's name, or ``ENVIRONMENT``
-    answers: dict[str, Any]  # by name
+# A place (a file's name, or ``ENVIRONMENT``), and its answers by name.
+Stated = tuple[str, dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,11 +153,11 @@ def stated(folder: Path, environ: Mapping[str, str]) -> list[Stated]:
     where.
     """
     places = [
-        Stated(place=shown_path(one.path), answers=merged(checked(one.answers, one.path)))
+        (shown_path(one.path), merged(checked(one.answers, one.path)))
         for one in settings_files(folder)
     ]
     answers = read_environment(environ)
-    return [*places, *([Stated(place=ENVIRONMENT, answers=answers)] if answers else [])]
+    return [*places, *([(ENVIRONMENT, answers)] if answers else [])]
 
 
 def stated_of_verb(
@@ -180,11 +176,11 @@ def stated_of_verb(
         check_verbs(file, verbs)
         said = {name: file.answers[name] for name in shared if name in file.answers}
         table = _table(file, words, names)
-        places.append(Stated(place=shown_path(file.path), answers=said | table))
+        places.append((shown_path(file.path), said | table))
     variables = [(name, variable_of(name)) for name in shared]
     variables += [(name, variable_of(*words, name)) for name in names]
     said = {name: environ[var] for name, var in variables if environ.get(var, "").strip()}
-    return [*places, Stated(place=ENVIRONMENT, answers=said)]
+    return [*places, (ENVIRONMENT, said)]
 
 
 def check_verbs(file: SettingsFile, verbs: Collection[str]) -> None:
@@ -223,7 +219,7 @@ def in_force(
 ) -> Iterator[Setting]:
     """Yield the settings in force of these names, those of a verb under its words."""
     for name in names:
-        saying = [(one.place, one.answers[name]) for one in places if name in one.answers]
+        saying = [(place, answers[name]) for place, answers in places if name in answers]
         if saying:
             yield Setting.of(".".join((*words, name)), saying)
 
@@ -270,7 +266,7 @@ def settings(folder: Path, environ: Mapping[str, str]) -> list[Setting]:
     Raises UsageError as ``stated``.
     """
     places = stated(folder, environ)
-    names = sorted(merged(*(one.answers for one in places)))
+    names = sorted(merged(*(answers for _, answers in places)))
     return [*_program_settings(folder, environ), *in_force(places, names)]
 
 

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from advisor.answer import COMPLETIONS, CompletionWay, object_in
 from advisor.ask.entries import (
@@ -132,8 +132,7 @@ CLUSTER: Final[Names] = _part("cluster")
 PRICES: Final[Names] = ("catalogue", "overrides")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alias:
+class Alias(NamedTuple):
     """Another name, and what its value means under the name it stands for."""
 
     name: str
@@ -142,24 +141,15 @@ class Alias:
 
 
 ALIASES: Final[Mapping[str, Alias]] = {
-    "global_batch": Alias(name="batch", meaning=lambda value: value),
-    "compile": Alias(
-        name="kernels",
-        meaning=lambda value: "compiled" if value else "eager",
-        help="Run through torch.compile: short for --kernels compiled.",
-    ),
-    "finetune": Alias(
-        name="stack",
-        meaning=lambda value: "trainer" if value else None,
-        help="Fine-tune as Hugging Face's Trainer does by default: short for --stack trainer.",
-    ),
-    "is_compiled": Alias(name="kernels", meaning=lambda value: "compiled" if value else None),
-    "quantised_base": Alias(
-        name="base_bits",
-        meaning=lambda value: 4 if value else 16,
-        help="Keep the frozen weights under the adapters in 4 bits (QLoRA).",
-    ),
-}
+    "global_batch": Alias("batch", lambda value: value),
+    "compile": Alias("kernels", lambda value: "compiled" if value else "eager",
+        "Run through torch.compile: short for --kernels compiled."),
+    "finetune": Alias("stack", lambda value: "trainer" if value else None,
+        "Fine-tune as Hugging Face's Trainer does by default: short for --stack trainer."),
+    "is_compiled": Alias("kernels", lambda value: "compiled" if value else None),
+    "quantised_base": Alias("base_bits", lambda value: 4 if value else 16,
+        "Keep the frozen weights under the adapters in 4 bits (QLoRA)."),
+}  # fmt: skip
 
 
 def flag_of(name: str) -> str:

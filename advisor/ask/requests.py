@@ -265,33 +265,31 @@ class Constraints:
         )
 
     def __post_init__(self) -> None:
-        for name, value in (
-            ("budget", self.budget_usd),
-            ("deadline", self.deadline_h),
-            ("max-price", self.max_price_usd_per_h),
-            ("max-hourly", self.max_hourly_usd),
-        ):
-            if value is not None and not (value > 0 and math.isfinite(value)):
-                raise UsageError(f"not a {name}: {value}", hint="give a positive number")
-        if not 1 <= self.max_nodes <= _MOST_NODES:
-            raise UsageError(
-                f"the number of nodes is out of range: {self.max_nodes}",
-                hint=f"give 1 to {_MOST_NODES}",
-            )
-        if self.coverage not in QUANTILES:
-            known = ", ".join(f"{coverage:g}" for coverage in QUANTILES)
-            raise UsageError(
-                f"the coverage is not available: {self.coverage}", hint=f"one of: {known}"
-            )
-        if self.confidence is not None and not 0.5 <= self.confidence < 1:
-            raise UsageError(
-                f"the confidence is out of range: {self.confidence}",
-                hint="give 50% or more, below 100%",
-            )
-        if self.top < 1:
-            raise UsageError(
-                f"the number of candidates is out of range: {self.top}", hint="give 1 or more"
-            )
+        known = ", ".join(f"{coverage:g}" for coverage in QUANTILES)
+        amounts = {
+            "budget": self.budget_usd,
+            "deadline": self.deadline_h,
+            "max-price": self.max_price_usd_per_h,
+            "max-hourly": self.max_hourly_usd,
+        }
+        checks = [
+            (value is None or (value > 0 and math.isfinite(value)),
+             f"not a {name}: {value}", "give a positive number")
+            for name, value in amounts.items()
+        ] + [
+            (1 <= self.max_nodes <= _MOST_NODES,
+             f"the number of nodes is out of range: {self.max_nodes}", f"give 1 to {_MOST_NODES}"),
+            (self.coverage in QUANTILES,
+             f"the coverage is not available: {self.coverage}", f"one of: {known}"),
+            (self.confidence is None or 0.5 <= self.confidence < 1,
+             f"the confidence is out of range: {self.confidence}",
+             "give 50% or more, below 100%"),
+            (self.top >= 1,
+             f"the number of candidates is out of range: {self.top}", "give 1 or more"),
+        ]  # fmt: skip
+        for holds, what, hint in checks:
+            if not holds:
+                raise UsageError(what, hint=hint)
 
     @property
     def most_usd_per_h(self) -> float:
@@ -411,8 +409,10 @@ def _given(record: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-# Names of a request that are those of the search space.
-_SAME: Final = ("tp", "pp", "cp", "ep", "micro_batch")
+# Names of a request that are others in the search space.
+_IN_SPACE: Final = {
+    "accumulate": "accumulation_steps", "zero": "zero_stages", "recompute": "recomputes",
+}  # fmt: skip
 
 
 def layout_space(request: LayoutRequest, default: SearchSpace | None = None) -> SearchSpace | None:
@@ -422,22 +422,15 @@ def layout_space(request: LayoutRequest, default: SearchSpace | None = None) -> 
     """
     from advisor.planners.layouts import SearchSpace
 
-    fixed = request.fixed
-    changes: dict[str, Any] = {name: fixed[name] for name in _SAME if name in fixed}
-    if request.accumulate is not None:
-        changes["accumulation_steps"] = request.accumulate
-    if request.zero is not None:
-        changes["zero_stages"] = (request.zero,)
-    if request.recompute is not None:
-        changes["recomputes"] = (request.recompute,)
-    if request.offload is False:
-        changes["offloads"] = ()
-    if request.offload:
-        changes["offloads_alone"] = True
-    if request.average_every is not None:
-        changes["average_every"] = request.average_every
+    changes = {_IN_SPACE.get(name, name): value for name, value in request.fixed.items()}
+    swaps = changes.pop("swap", None)
+    for name in ("zero_stages", "recomputes"):
+        if name in changes:
+            changes[name] = (changes[name],)
+    if (may_offload := changes.pop("offload", None)) is not None:
+        changes |= {"offloads_alone": True} if may_offload else {"offloads": ()}
     # Whoever says how often swapping GPUs average asks for them, unless they are refused.
-    if request.swap or (request.swap is None and request.average_every is not None):
+    if swaps or (swaps is None and request.average_every is not None):
         changes["swaps"] = True
     if not changes:
         return default

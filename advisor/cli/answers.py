@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import typer
 
+from advisor import (
+    advice,
+    answer,
+    ask,
+    catalogue,
+    estimate,
+    jobs,
+    machines,
+    rank,
+    report,
+    show,
+    simulate,
+    words,
+)
 from advisor.ask import (
     BYTES_WITH_UNIT,
     CLUSTER,
@@ -31,15 +44,10 @@ from advisor.ask import (
     asked,
     option,
 )
-from advisor.cli.options import given_flags, predictor_of, print_json, run_argument, with_run
+from advisor.cli.options import given_flags, predictor_of, print_json, put, run_argument, with_run
 from advisor.cli.terminal import check_drawable, is_terminal, show_plot, waiting
+from advisor.collectors import derive
 from advisor.errors import UsageError
-
-if TYPE_CHECKING:
-    from advisor.catalogue import Catalogue
-    from advisor.jobs import Job
-    from advisor.planners.layouts import SearchSpace
-    from advisor.show import Chart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,12 +90,10 @@ class Advise(Printed):
 
     def __call__(self) -> None:
         from advisor import api
-        from advisor.advice import Serving, read_pairs
         from advisor.cli.program import TYPED
-        from advisor.words import SCREEN_LINES, advice_text, cache_table, explained_advice
 
         asked = with_run(self.question, self.recorded)
-        wanted = Serving(
+        wanted = advice.Serving(
             token_s=self.latency, memory_bytes=self.memory, link_bytes_per_s=self.link,
             requests=self.requests,
         )  # fmt: skip
@@ -97,7 +103,7 @@ class Advise(Printed):
             )
         if self.pairs is not None and self.beside is None:
             raise UsageError("--pairs is of --beside", hint="name the other run: --beside RUN")
-        if not self.serving and wanted != Serving():
+        if not self.serving and wanted != advice.Serving():
             raise UsageError(
                 "--latency, --memory, --link and --requests are of serving", hint="add --serving"
             )
@@ -108,7 +114,7 @@ class Advise(Printed):
                 job, asked, api.recording_of(asked.job), on=self.on, count=self.count,
                 predictor=predictor,
                 beside=None if self.beside is None else api.job_of(JobSpec(run=self.beside)),
-                pairs=() if self.pairs is None else read_pairs(self.pairs),
+                pairs=() if self.pairs is None else advice.read_pairs(self.pairs),
                 serving=wanted if self.serving else None, borrow=self.borrow,
             )  # fmt: skip
         record = found.to_record()
@@ -116,19 +122,17 @@ class Advise(Printed):
             print_json(record)
         else:
             width = shutil.get_terminal_size().columns
-            most = SCREEN_LINES if sys.stdout.isatty() and not self.full else None
+            most = words.SCREEN_LINES if sys.stdout.isatty() and not self.full else None
             lines = (
-                advice_text(record, width=width, most=most, command=TYPED.get())
+                words.advice_text(record, width=width, most=most, command=TYPED.get())
                 if self.explain is None
-                else explained_advice(record, self.explain, width=width)
+                else words.explained_advice(record, self.explain, width=width)
             )
-            lines += [line for one in found if self.serving for line in cache_table(one.details)]
+            if self.serving:
+                lines += [line for one in found for line in words.cache_table(one.details)]
             typer.echo("\n".join(lines))
         if not found.meets_constraints:
             raise typer.Exit(3)
-
-
-# ``advisor plan``: the layout of a transformer, or of a recorded run, on a given cluster.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +152,7 @@ class PlanLayout(Drawn):
 
     def __call__(self) -> None:
         record = planned(self.question, self.stage_layers, is_quiet=self.as_json)
-        typer.echo(json.dumps(record, indent=2) if self.as_json else _plan_text(record))
+        put(record, partial(_plan_text, record), as_json=self.as_json)
         if self.plot is not None:
             _plot_plan(record, self.plot)
 
@@ -157,55 +161,44 @@ def planned(
     question: Question, stage_layers: str | None = None, *, is_quiet: bool = False
 ) -> dict[str, Any]:
     """Return the record of a plan on the machines of the question, or of what they train."""
-    from advisor.ask import layout_space
-    from advisor.catalogue import Catalogue
-    from advisor.estimate import SPACE, Predictor
-    from advisor.machines import read_cluster
-    from advisor.rank import PlanQuestion, plan, sizes_within, trained_within
-
     if question.cluster.machines is None:
         raise UsageError("no cluster is given", hint="--cluster 8xA100-80GB:nvlink@200Gbps")
     within_h = question.cluster.within_h
     is_of_sizes = within_h is not None and not question.job.names_a_job
     is_of_sizes &= question.job.runs is None
     with waiting("searching layouts", is_quiet=is_quiet):
-        known = Catalogue.load(question.catalogue, overrides=question.overrides)
-        cluster = read_cluster(question.cluster.machines, known)
+        known = catalogue.Catalogue.load(question.catalogue, overrides=question.overrides)
+        cluster = machines.read_cluster(question.cluster.machines, known)
         job, script = (_smallest(question), ()) if is_of_sizes else _job(question, known)
-        asked = PlanQuestion(
+        asked = rank.PlanQuestion(
             job=job, cluster=cluster, objective=question.objective,
-            space=_with_cut(layout_space(question.layout, SPACE) or SPACE, stage_layers),
+            space=_space(question, stage_layers),
             coverage=question.constraints.coverage, asked=question.layout, command=script,
-            predictor=Predictor(known), within_h=within_h,
+            predictor=estimate.Predictor(known), within_h=within_h,
         )  # fmt: skip
         if is_of_sizes:
-            return sizes_within(asked, question.job, question.setup).to_record()
-        return (plan(asked) if within_h is None else trained_within(asked)).to_record()
+            return rank.sizes_within(asked, question.job, question.setup).to_record()
+        return (rank.plan(asked) if within_h is None else rank.trained_within(asked)).to_record()
 
 
-def _smallest(question: Question) -> Job:
+def _smallest(question: Question) -> jobs.Job:
     """Return the job of the smallest size, for a question that is asked of all sizes."""
-    from advisor.rank import SIZES, job_of_size
-
-    return job_of_size(SIZES[0], question.job, question.setup, devices=1)
+    return rank.job_of_size(rank.SIZES[0], question.job, question.setup, devices=1)
 
 
 def _plan_text(record: Mapping[str, Any]) -> str:
-    from advisor.words import show, within_text
-
-    return show(record) if "plans" in record else within_text(record)
+    return words.show(record) if "plans" in record else words.within_text(record)
 
 
 def _plot_plan(record: Mapping[str, Any], plot: str) -> None:
-    from advisor.show import plan_charts
-
     if "plans" not in record:
         raise UsageError("--plot is of one plan", hint="leave --for or --plot out")
-    show_plot(plan_charts(record), plot)
+    show_plot(show.plan_charts(record), plot)
 
 
-def _with_cut(space: SearchSpace, stage_layers: str | None) -> SearchSpace:
-    """Return the space with the layers of each stage, where they are given."""
+def _space(question: Question, stage_layers: str | None) -> Any:
+    """Return the layouts to search, with the layers of each stage where they are given."""
+    space = ask.layout_space(question.layout, estimate.SPACE) or estimate.SPACE
     if stage_layers is None:
         return space
     try:
@@ -221,27 +214,20 @@ def _with_cut(space: SearchSpace, stage_layers: str | None) -> SearchSpace:
     return replace(space, pp=len(cut), stage_layers=cut)
 
 
-def _job(question: Question, known: Catalogue) -> tuple[Job, tuple[str, ...]]:
+def _job(question: Question, known: catalogue.Catalogue) -> tuple[jobs.Job, tuple[str, ...]]:
     """Return the job, and the command line that a recorded one was started with."""
-    from advisor.collectors.derive import find_run, latest_run, read_recording
-    from advisor.estimate import job_of
-    from advisor.jobs import NO_LENGTH
-
     spec = question.job
     if spec.run is None and (spec.names_a_job or spec.is_known_by_runs):
-        return job_of(spec, question.setup, catalogue=lambda: known), ()
+        return estimate.job_of(spec, question.setup, catalogue=lambda: known), ()
     is_latest = spec.run in (None, "latest")
-    path = latest_run() if is_latest else find_run(str(spec.run))
-    recording = read_recording(path)
+    path = derive.latest_run() if is_latest else derive.find_run(str(spec.run))
+    recording = derive.read_recording(path)
     spec = replace(spec, run=str(path))
     if recording.total_work is not None or spec.has_length:
-        return job_of(spec, question.setup, catalogue=lambda: known), recording.command
+        return estimate.job_of(spec, question.setup, catalogue=lambda: known), recording.command
     # A layout is planned for one step: how many there are does not matter.
-    job = job_of(replace(spec, total_steps=1.0), question.setup, catalogue=lambda: known)
-    return replace(job, total_source=NO_LENGTH), recording.command
-
-
-# ``advisor predict``: one job on one configuration, with its parts and its sources.
+    job = estimate.job_of(replace(spec, total_steps=1.0), question.setup, catalogue=lambda: known)
+    return replace(job, total_source=jobs.NO_LENGTH), recording.command
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,7 +252,6 @@ class Predict(Printed):
 
     def __call__(self) -> None:
         from advisor import api
-        from advisor.answer import SCHEMA_VERSION
 
         question = self.question
         predictor = cache(partial(predictor_of, question))
@@ -275,38 +260,27 @@ class Predict(Printed):
                 question.job, question.setup, catalogue=lambda: predictor().catalogue
             )
         if self.save_job is not None:
-            from advisor.jobs import write_job
-
-            write_job(wanted, self.save_job)
+            jobs.write_job(wanted, self.save_job)
             typer.echo(f"wrote {self.save_job}", err=True)
             if self.on is None and self.gpu is None:
                 return
         if self.explain and self.on in (None, "here"):
             raise UsageError("--explain is of machines that are sold", hint="add --on g5.xlarge")
         with waiting("estimating", is_quiet=self.as_json):
-            estimate = api.estimate(
+            found = api.estimate(
                 wanted, on=self.on, gpu=self.gpu, count=self.count,
                 coverage=question.constraints.coverage, layout=question.layout,
                 completion=question.completion,
                 known_network=question.constraints.known_network, predictor=predictor(),
             )  # fmt: skip
-        record = {"schema_version": SCHEMA_VERSION, **estimate.to_record()}
+        record = {"schema_version": answer.SCHEMA_VERSION, **found.to_record()}
         if self.explain and self.on is not None:
-            from advisor.estimate import moved_by
-
             provider, _, name = self.on.rpartition(":")
-            record["effects"] = moved_by(
+            record["effects"] = estimate.moved_by(
                 predictor(), wanted, name, provider=provider or None, count=self.count
             )
-        if self.as_json:
-            print_json(record)
-            return
-        from advisor.words import prediction_text
-
-        typer.echo(prediction_text(record, width=shutil.get_terminal_size().columns))
-
-
-# ``advisor recommend``: rank cloud configurations for a job.
+        width = shutil.get_terminal_size().columns
+        put(record, partial(words.prediction_text, record, width=width), as_json=self.as_json)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,27 +318,23 @@ class Recommend(Drawn):
         with waiting("pricing the job on every offer", is_quiet=self.as_json):
             predictor = predictor_of(question)
             job = api.job_of(question.job, question.setup, catalogue=lambda: predictor.catalogue)
-            answer = api.ranked(
+            found = api.ranked(
                 job, question, predictor=predictor, recording=api.recording_of(question.job)
             )
             own = None
             if (question.cluster.trace, question.cluster.machines) != (None, None):
-                from advisor.simulate import comparison
-
-                own = comparison(question, job, answer, predictor)
-        record = answer.to_record() if own is None else own.to_record()
+                own = simulate.comparison(question, job, found, predictor)
+        record = found.to_record() if own is None else own.to_record()
         charts = _charts(record, self.plot)
         if self.as_json:
             print_json(record)
         elif self.explain is not None:
-            from advisor.words import explained_text
-
             width = shutil.get_terminal_size().columns
-            typer.echo(explained_text(record, self.explain, width=width))
+            typer.echo(words.explained_text(record, self.explain, width=width))
         else:
             _show(question, record, full=self.full)
         show_plot(charts, self.plot)
-        if not answer.picks and not (own is not None and own.meets_constraints):
+        if not found.picks and not (own is not None and own.meets_constraints):
             raise typer.Exit(3)
 
 
@@ -394,7 +364,7 @@ def _recommend_given(question: Question, *, plot: str | None, as_json: bool) -> 
     Exit code 3 where the best way on them keeps neither deadline nor budget.
     """
     limits, record = question.constraints, planned(question, is_quiet=as_json)
-    typer.echo(json.dumps(record, indent=2) if as_json else _plan_text(record))
+    put(record, partial(_plan_text, record), as_json=as_json)
     if plot is not None:
         _plot_plan(record, plot)
     best = record["plans"][0] if "plans" in record else record["rows"][0]["plan"]
@@ -407,13 +377,12 @@ def _recommend_given(question: Question, *, plot: str | None, as_json: bool) -> 
             raise typer.Exit(3)
 
 
-def _charts(record: Mapping[str, Any], plot: str | None) -> list[Chart]:
+def _charts(record: Mapping[str, Any], plot: str | None) -> list[show.Chart]:
     """Return the chart of an answer where it is to be drawn; a file has room for names."""
     if plot is None:
         return []
-    from advisor.show import front_chart
 
-    charts = front_chart(record, names=not is_terminal(plot))
+    charts = show.front_chart(record, names=not is_terminal(plot))
     check_drawable(charts, plot, hint="relax the constraints")
     return charts
 
@@ -422,19 +391,14 @@ def _show(question: Question, record: Mapping[str, Any], *, full: bool) -> None:
     from rich.console import Console
 
     from advisor.cli.program import TYPED
-    from advisor.collectors.derive import local_folders
-    from advisor.jobs import file_in
-    from advisor.words import show_probes, show_recommendation
 
     console = Console(highlight=False, soft_wrap=True)
-    show_recommendation(record, console, full=full, command=TYPED.get())
+    words.show_recommendation(record, console, full=full, command=TYPED.get())
     if (own := record.get("own_cluster")) is not None:
-        from advisor.report import show_simulation
-
-        show_simulation(own, Console())
+        report.show_simulation(own, Console())
     if question.constraints.with_probes:
-        show_probes(record, Console())
-    if any(map(file_in, local_folders())):  # nothing drifts where nothing was noted
+        words.show_probes(record, Console())
+    if any(map(jobs.file_in, derive.local_folders())):  # nothing drifts where nothing was noted
         from advisor.cli.runs import warn_of_drift
 
         warn_of_drift()

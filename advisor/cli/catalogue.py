@@ -11,17 +11,16 @@ from dataclasses import dataclass, replace
 from datetime import date
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import typer
 
+from advisor import catalogue, words
 from advisor.ask import BYTES_WITH_UNIT, OUTPUT, USD, Printed, argument, option
-from advisor.cli.options import add, print_json
+from advisor.cli.options import group, print_json
 from advisor.errors import UsageError
-
-if TYPE_CHECKING:
-    from advisor.catalogue import Catalogue, Pricing, Progress
 
 
 class Sort(StrEnum):
@@ -85,36 +84,28 @@ class CatalogueList(Printed):
     # fmt: on
 
     def __call__(self) -> None:
-        from advisor.catalogue import (
-            Catalogue,
-            OfferFilter,
-            list_record,
-            ordered_offers,
-            parse_gpus,
-        )
-
-        catalogue = Catalogue.load(self.path, overrides=self.overrides)
+        known = catalogue.Catalogue.load(self.path, overrides=self.overrides)
         listings = ("retired",) if self.retired else ()
-        wanted = OfferFilter(
+        wanted = catalogue.OfferFilter(
             providers=_parts(self.cloud),
             regions=_parts(self.region),
             types=_parts(self.types),
-            gpus=None if self.gpus is None else parse_gpus(self.gpus),
+            gpus=None if self.gpus is None else catalogue.parse_gpus(self.gpus),
             is_cpu_only=self.cpu_only,
             min_vcpus=self.min_vcpus,
             min_memory_bytes=self.min_memory,
             max_price_usd_per_h=float("inf") if self.max_price is None else self.max_price,
             max_age_days=float("inf") if self.max_age is None else self.max_age,
             pricing=_pricing(spot=self.spot, on_demand=self.on_demand, reserved=self.reserved),
-            listings=(*OfferFilter().listings, *listings),
+            listings=(*catalogue.OfferFilter().listings, *listings),
             with_unspecified=True,
         )
-        offers = catalogue.select(wanted)
-        found = ordered_offers(catalogue, offers, self.sort.value, cheapest=self.cheapest)
+        offers = known.select(wanted)
+        found = catalogue.ordered_offers(known, offers, self.sort.value, cheapest=self.cheapest)
         form = Form.json if self.as_json else self.form
         limit = self.top if self.top is not None else (20 if form is Form.table else len(found))
-        record = list_record(catalogue, found.take(slice(limit)), len(found))
-        _warn_of_age(catalogue)
+        record = catalogue.list_record(known, found.take(slice(limit)), len(found))
+        _warn_of_age(known)
         if form is Form.csv:
             _write_csv(record["offers"])
         else:
@@ -134,10 +125,8 @@ class CatalogueShow(Printed):
     # fmt: on
 
     def __call__(self) -> None:
-        from advisor.catalogue import Catalogue, type_record
-
-        catalogue = Catalogue.load(self.path, overrides=self.overrides)
-        record = type_record(catalogue, catalogue.instance_type(self.name, provider=self.cloud))
+        known = catalogue.Catalogue.load(self.path, overrides=self.overrides)
+        record = catalogue.type_record(known, known.instance_type(self.name, provider=self.cloud))
         _print(record, "instance_type", as_json=self.as_json, all_regions=self.all_regions)
 
 
@@ -151,10 +140,8 @@ class CatalogueInfo(Printed):
     # fmt: on
 
     def __call__(self) -> None:
-        from advisor.catalogue import Catalogue, info_record
-
-        catalogue = Catalogue.load(self.path, overrides=self.overrides)
-        _print(info_record(catalogue), "info", as_json=self.as_json)
+        known = catalogue.Catalogue.load(self.path, overrides=self.overrides)
+        _print(catalogue.info_record(known), "info", as_json=self.as_json)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,21 +155,17 @@ class CatalogueStorage(Printed):
     # fmt: on
 
     def __call__(self) -> None:
-        from advisor.catalogue import Catalogue
-
         providers, regions = _parts(self.cloud), _parts(self.region)
         found = [
             vars(one)
-            for one in Catalogue.load(self.path).other_prices
+            for one in catalogue.Catalogue.load(self.path).other_prices
             if (not providers or one.provider in providers)
             and (not regions or any(fnmatchcase(one.region, glob) for glob in regions))
         ]
         if self.as_json:
             print_json({"schema_version": 1, "prices": found})
         else:
-            from advisor.words import other_prices
-
-            other_prices(found, _console())
+            words.other_prices(found, _console())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,12 +180,11 @@ class CatalogueDiff(Printed):
     # fmt: on
 
     def __call__(self) -> None:
-        from advisor.catalogue import Catalogue, difference, named_folder
-
-        folders = [named_folder(name) for name in (self.old, self.new)]
-        before, after = (Catalogue.load(folder, with_overrides=False) for folder in folders)
+        folders = [catalogue.named_folder(name) for name in (self.old, self.new)]
+        load = partial(catalogue.Catalogue.load, with_overrides=False)
+        before, after = map(load, folders)
         compared = {"schema_version": 1, "old": str(folders[0]), "new": str(folders[1])}
-        record = compared | difference(before, after)
+        record = compared | catalogue.difference(before, after)
         _print(record, "difference", as_json=self.as_json, top=self.top)
 
 
@@ -227,25 +209,22 @@ class CatalogueUpdate(Printed):
     # fmt: on
 
     def __call__(self) -> None:
-        from advisor.catalogue import DownloadLimits, Options, given_files, sources
-        from advisor.catalogue import update_catalogue as bring_up_to_date
-
         _check_date(self.as_of)
-        chosen = sources(self.names or ())
-        options = Options(
+        chosen = catalogue.sources(self.names or ())
+        options = catalogue.Options(
             as_of=self.as_of,
             accept=self.accept or (),
             accept_fewer=self.accept_fewer or (),
             mirror=self.mirror,
-            limits=DownloadLimits(file_s=self.timeout),
+            limits=catalogue.DownloadLimits(file_s=self.timeout),
         )
         if self.given is None:
             with _downloads() as show:
-                report = bring_up_to_date(chosen, replace(options, on_progress=show))
+                report = catalogue.update_catalogue(chosen, replace(options, on_progress=show))
         else:
-            with given_files(self.given, chosen) as files:
+            with catalogue.given_files(self.given, chosen) as files:
                 with_files = [source for source in chosen if source.name in files]
-                report = bring_up_to_date(with_files, replace(options, files=files))
+                report = catalogue.update_catalogue(with_files, replace(options, files=files))
         _print(report.to_record(), "update", as_json=self.as_json)
         if report.folder is None and not report.is_current:
             raise typer.Exit(1)
@@ -261,7 +240,7 @@ def _check_date(text: str) -> None:
 
 
 @contextlib.contextmanager
-def _downloads() -> Iterator[Callable[[Progress], None]]:
+def _downloads() -> Iterator[Callable[[catalogue.Progress], None]]:
     """Give what shows downloads: bars on a terminal, a line for each source elsewhere."""
     from rich import progress as rich
     from rich.console import Console
@@ -273,7 +252,7 @@ def _downloads() -> Iterator[Callable[[Progress], None]]:
         *columns, console=console, transient=True, disable=not console.is_terminal
     ) as bars:
 
-        def show(one: Progress) -> None:
+        def show(one: catalogue.Progress) -> None:
             if one.source not in started:
                 started[one.source] = bars.add_task(one.source)
                 if not console.is_terminal:
@@ -288,33 +267,26 @@ def _downloads() -> Iterator[Callable[[Progress], None]]:
 
 def rollback() -> None:
     """Return to the snapshot before the last update."""
-    from advisor.catalogue import roll_back
-
-    typer.echo(f"in use now: {roll_back()}")
+    typer.echo(f"in use now: {catalogue.roll_back()}")
 
 
 def _parts(text: str | None) -> tuple[str, ...]:
     return tuple(part.strip() for part in (text or "").split(",") if part.strip())
 
 
-def _pricing(*, spot: bool, on_demand: bool, reserved: bool) -> tuple[Pricing, ...]:
-    chosen: list[Pricing] = []
-    if on_demand:
-        chosen.append("on-demand")
-    if spot:
-        chosen.append("spot")
-    if reserved:
-        chosen += ["reserved-1y", "reserved-3y"]
-    return tuple(chosen) or ("on-demand", "spot")
+def _pricing(*, spot: bool, on_demand: bool, reserved: bool) -> tuple[catalogue.Pricing, ...]:
+    chosen: dict[catalogue.Pricing, bool] = {
+        "on-demand": on_demand, "spot": spot, "reserved-1y": reserved, "reserved-3y": reserved,
+    }  # fmt: skip
+    return tuple(name for name, is_on in chosen.items() if is_on) or ("on-demand", "spot")
 
 
 def _print(record: Mapping[str, Any], what: str, *, as_json: bool, **options: Any) -> None:
     if as_json:
         typer.echo(json.dumps(record, indent=2, allow_nan=False))
         return
-    from advisor.words import VIEWS
 
-    VIEWS[what](record, _console(), **options)
+    words.VIEWS[what](record, _console(), **options)
 
 
 def _console() -> Any:
@@ -324,35 +296,24 @@ def _console() -> Any:
 
 
 def _write_csv(offers: Sequence[Mapping[str, Any]]) -> None:
-    from advisor.catalogue import OFFER_FIELDS, flat_record
-
-    writer = csv.DictWriter(sys.stdout, OFFER_FIELDS, lineterminator="\n")
+    writer = csv.DictWriter(sys.stdout, catalogue.OFFER_FIELDS, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(flat_record(offer) for offer in offers)
+    writer.writerows(catalogue.flat_record(offer) for offer in offers)
 
 
-def _warn_of_age(catalogue: Catalogue) -> None:
-    from advisor.catalogue import OLD_DAYS
-
-    age = catalogue.age_days()
-    if age > OLD_DAYS:
+def _warn_of_age(known: catalogue.Catalogue) -> None:
+    age = known.age_days()
+    if age > catalogue.OLD_DAYS:
         typer.echo(
             f"note: the newest price is {age:.0f} days old: run `advisor catalogue update`",
             err=True,
         )
 
 
-app = typer.Typer(
-    add_completion=False,
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    help="List, show, compare and update the offers of the cloud providers. Works offline; only "
+app = group(
+    "List, show, compare and update the offers of the cloud providers. Works offline; only "
     "`update` uses the network.",
-)
-add(app, "list", CatalogueList)
-add(app, "show", CatalogueShow)
-add(app, "info", CatalogueInfo)
-add(app, "storage", CatalogueStorage)
-add(app, "diff", CatalogueDiff)
-add(app, "update", CatalogueUpdate)
-add(app, "rollback", rollback)
+    {"list": CatalogueList, "show": CatalogueShow, "info": CatalogueInfo,
+     "storage": CatalogueStorage, "diff": CatalogueDiff, "update": CatalogueUpdate,
+     "rollback": rollback},
+)  # fmt: skip

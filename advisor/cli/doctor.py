@@ -6,16 +6,14 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
+from advisor import ask
 from advisor.ask import Printed, option
 from advisor.cli.options import print_json
-from advisor.cli.terminal import waiting
-
-if TYPE_CHECKING:
-    from advisor.ask import Setting
+from advisor.cli.terminal import aligned, waiting
+from advisor.collectors import watch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,28 +32,17 @@ class Doctor(Printed):
     # fmt: on
 
     def __call__(self) -> None:
-        from advisor.ask import settings, unknown_variables
         from advisor.cli.commands import all_in_force
         from advisor.cli.program import VERBS, load_verb
-        from advisor.collectors.watch import (
-            cached_or_measured,
-            cached_sheets,
-            describe_host,
-            host_abilities,
-            host_lines,
-            measure_and_remember,
-            measure_sheets,
-            sheet_lines,
-        )
 
         with waiting("measuring this machine", is_quiet=self.as_json):
-            measured = measure_and_remember() if self.again else cached_or_measured()
-            known = measure_sheets() if self.device_sheet else cached_sheets()
-        described = describe_host(benchmark=measured, sheets=known)
-        abilities = host_abilities()
+            measured = watch.measure_and_remember() if self.again else watch.cached_or_measured()
+            known = watch.measure_sheets() if self.device_sheet else watch.cached_sheets()
+        described = watch.describe_host(benchmark=measured, sheets=known)
+        abilities = watch.host_abilities()
         of_verbs, variables = all_in_force(os.environ, load_verb, VERBS)
-        found = [*settings(Path.cwd(), os.environ), *of_verbs]
-        unknown = unknown_variables(os.environ, variables)
+        found = [*ask.settings(Path.cwd(), os.environ), *of_verbs]
+        unknown = ask.unknown_variables(os.environ, variables)
         if self.as_json:
             record = {
                 "schema_version": 1,
@@ -66,10 +53,10 @@ class Doctor(Printed):
             }
             print_json(record)
             return
-        for line in host_lines(described):
+        for line in watch.host_lines(described):
             typer.echo(line)
         for sheet in known:
-            for line in sheet_lines(sheet):
+            for line in watch.sheet_lines(sheet):
                 typer.echo(line)
         for ability in abilities:
             mark = "yes" if ability["is_there"] else "no "
@@ -77,15 +64,13 @@ class Doctor(Printed):
         typer.echo("\n".join(["", *_table(found), *_unknown(unknown)]))
 
 
-def _table(found: Sequence[Setting]) -> list[str]:
+def _table(found: Sequence[ask.Setting]) -> list[str]:
     """Return a line a setting: its name, its value, where it stands and what it beats."""
-    rows = [("setting", "value", "from"), *((one.name, one.value, one.place) for one in found)]
-    beaten = ["", *(f" (before {'; '.join(one.beaten)})" if one.beaten else "" for one in found)]
-    widths = [max(len(row[column]) for row in rows) for column in range(2)]
-    return [
-        f"{name:{widths[0]}}  {value:{widths[1]}}  {place}{more}"
-        for (name, value, place), more in zip(rows, beaten, strict=True)
-    ]
+    rows = [("setting", "value", "from")]
+    for one in found:
+        beaten = f" (before {'; '.join(one.beaten)})" if one.beaten else ""
+        rows.append((one.name, one.value, one.place + beaten))
+    return aligned(rows)
 
 
 def _unknown(variables: Mapping[str, str]) -> list[str]:

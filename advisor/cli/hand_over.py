@@ -9,10 +9,24 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import typer
 
+from advisor import (
+    answer,
+    ask,
+    catalogue,
+    collectors,
+    estimate,
+    export,
+    gate,
+    jobs,
+    report,
+    simulate,
+    ui,
+    words,
+)
 from advisor.ask import (
     CLUSTER,
     CONSTRAINTS,
@@ -27,20 +41,10 @@ from advisor.ask import (
     asked,
     option,
 )
-from advisor.cli.options import predictor_of, print_json, run_argument, with_run
+from advisor.cli.options import predictor_of, print_json, put, run_argument, with_run
 from advisor.cli.terminal import waiting
+from advisor.collectors import atomic
 from advisor.errors import UsageError
-
-if TYPE_CHECKING:
-    from advisor.answer import Recommendation
-    from advisor.catalogue import Catalogue
-    from advisor.collectors.format import Recording
-    from advisor.estimate import Predictor
-    from advisor.export import Exported
-    from advisor.gate import GateVerdict, Submission
-    from advisor.jobs import Job
-    from advisor.simulate import ClusterComparison
-
 
 # What a question has for choosing among rows: a gate names its machines.
 _NOT_ASKED: Final = ("spot", "mixed", "gain", "top", "probes", "here_price", "checkpoints")
@@ -92,52 +96,30 @@ class Gate(Printed):
                 hint="leave them out",
             )
 
-        def read(catalogue: Catalogue) -> Submission:
+        def read(known: catalogue.Catalogue) -> gate.Submission:
             if self.skypilot is not None:
-                from advisor.gate import read_task
-
-                return read_task(_text(self.skypilot), catalogue)
+                return gate.read_task(_text(self.skypilot), known)
             return self._slurm()
 
-        from advisor.gate import judge_submission
-
         with waiting("judging the submission", is_quiet=self.as_json):
-            found = (
-                self._machines(self.on)
-                if self.on is not None
-                else judge_submission(read, self.question, is_strict=self.strict)
-            )
+            if self.on is None:
+                found = gate.judge_submission(read, self.question, is_strict=self.strict)
+            else:  # what keeps named machines from being judged is an error
+                asked = gate.AskedMachines.named(self.on, self.count, self.question.completion)
+                found = gate.judge(lambda _: asked, self.question)
         record = found.to_record()
-        if self.as_json:
-            print_json(record)
-        else:
-            from advisor.words import text
-
-            typer.echo(text(record))
+        put(record, partial(words.text, record), as_json=self.as_json)
         if not found.passes:
             raise typer.Exit(3)
 
-    def _machines(self, on: str) -> GateVerdict:
-        """Judge named machines; what keeps them from being judged is an error."""
-        from advisor.gate import AskedMachines, Submission, judge
-
-        provider, _, name = on.rpartition(":")
-        asked = AskedMachines(
-            instance_type=name, count=self.count, provider=provider or None,
-            completion=self.question.completion or "on-demand",
-        )  # fmt: skip
-        return judge(lambda _: Submission(asked=(asked,)), self.question)
-
-    def _slurm(self) -> Submission:
-        from advisor.gate import parse_partitions, read_command, read_submission
-
-        known = parse_partitions(self.partition or [])
+    def _slurm(self) -> gate.Submission:
+        known = gate.parse_partitions(self.partition or [])
         folder = Path.cwd()
         if self.slurm_options is None:
-            given = read_command(self.sbatch_arguments or [], os.environ, folder)
+            given = gate.read_command(self.sbatch_arguments or [], os.environ, folder)
         else:
             given = _json(_text(self.slurm_options))
-        return read_submission(
+        return gate.read_submission(
             given, os.environ, known, folder=folder,
             price_usd_per_device_h=self.question.cluster.price_usd_per_device_h,
         )  # fmt: skip
@@ -171,9 +153,6 @@ def _json(text: str) -> dict[str, Any]:
     return found
 
 
-# ``advisor export``: a recommendation as a file that another tool runs.
-
-
 _STDOUT: Final = "-"  # in place of a file to write
 
 
@@ -200,10 +179,8 @@ class Export(Printed):
     # fmt: on
 
     def __call__(self) -> None:
-        from advisor.export import target_of, write
-
         output = None if self.output == _STDOUT else self.output
-        target = target_of(self.to)
+        target = export.target_of(self.to)
         given = _values(self.values or [])
         target.filled(given)  # a wrong name is said before anything is ranked
         with waiting("pricing the job on every offer", is_quiet=self.as_json):
@@ -214,7 +191,7 @@ class Export(Printed):
             typer.echo(next(iter(made.files.values())), nl=False)
         if output is not None:
             is_folder = output.endswith(os.sep)
-            paths = write(made, Path(output), is_folder=is_folder, force=self.force)
+            paths = export.write(made, Path(output), is_folder=is_folder, force=self.force)
             for path in paths.values():
                 typer.echo(f"wrote {path}", err=True)
             made = made.placed(paths)
@@ -223,12 +200,9 @@ class Export(Printed):
                 typer.echo(f"note: {note}", err=True)
             typer.echo(f"run: {made.run}", err=True)
 
-    def _exported(self, given: dict[str, str]) -> Exported:
+    def _exported(self, given: dict[str, str]) -> export.Exported:
         """Return the export of a stored answer, or of the one that the question has now."""
         from advisor import api
-        from advisor.ask import layout_space
-        from advisor.estimate import SPACE
-        from advisor.export import NotExportableError, export_to, target_of
 
         question, row = self.question, self.row
         record = None if self.answer is None else _stored(self.answer, row)
@@ -239,20 +213,20 @@ class Export(Printed):
             recording = api.recording_of(question.job)
             job = api.job_of(question.job, question.setup, catalogue=lambda: predictor.catalogue)
 
-        def exported(answer: Any) -> Exported:
-            return export_to(
+        def exported(answer: Any) -> export.Exported:
+            return export.export_to(
                 answer, self.to, rank=row, job=job, recording=recording, values=given,
-                predictor=predictor, space=layout_space(question.layout) or SPACE,
+                predictor=predictor, space=ask.layout_space(question.layout) or estimate.SPACE,
             )  # fmt: skip
 
         if record is not None:
             return exported(record)
         assert job is not None
         rank = partial(api.ranked, job, predictor=predictor, recording=recording)
-        own = target_of(self.to).providers
+        own = export.target_of(self.to).providers
         try:
             return exported(rank(question))
-        except NotExportableError as refused:
+        except export.NotExportableError as refused:
             if row is not None or question.constraints.providers or own is None:
                 raise
             wanted = replace(question.constraints, providers=tuple(sorted(own)))
@@ -263,18 +237,15 @@ class Export(Printed):
 
 def _stored(path: Path, row: int | None) -> dict[str, Any]:
     """Return the answer in a file, once it has the row that is asked for."""
-    from advisor.answer import object_in
-    from advisor.export import read_pick
-
     hint = "write one: advisor recommend --json > answer.json"
-    record = object_in(path, "the answer", error=UsageError, hint=hint)
-    read_pick(record, row)
+    record = answer.object_in(path, "the answer", error=UsageError, hint=hint)
+    export.read_pick(record, row)
     return record
 
 
 def _job_of_stored(
-    question: Question, record: dict[str, Any], predictor: Predictor
-) -> tuple[Job | None, Recording | None]:
+    question: Question, record: dict[str, Any], predictor: estimate.Predictor
+) -> tuple[jobs.Job | None, collectors.Recording | None]:
     """Return the job of a stored answer: what the flags name, else its run where that is here."""
     from advisor import api
     from advisor.collectors.errors import RecordingError
@@ -302,9 +273,6 @@ def _values(said: list[str]) -> dict[str, str]:
     return found
 
 
-# ``advisor report``: the answer, the run and the advice as one interactive HTML page.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteReport:
     """Write what `advisor recommend` answers as one HTML page that loads nothing.
@@ -325,17 +293,16 @@ class WriteReport:
 
     def __call__(self) -> None:
         from advisor import api
-        from advisor.simulate import comparison
 
         asked = with_run(self.question, self.recorded)
         target = Path(self.out)
         if self.out != _STDOUT and not self.as_json and not self.force:
             _check_overwrites(target)
-        own: ClusterComparison | None = None
+        own: simulate.ClusterComparison | None = None
 
-        def beside(job: Job, answer: Recommendation, predictor: Predictor) -> Any:
+        def beside(job: jobs.Job, found: answer.Recommendation, known: estimate.Predictor) -> Any:
             nonlocal own
-            own = comparison(asked, job, answer, predictor)
+            own = simulate.comparison(asked, job, found, known)
             return None if own is None else own.to_record()["own_cluster"]
 
         made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
@@ -352,10 +319,7 @@ class WriteReport:
 
 
 def _write(data: dict[str, object], out: str, target: Path) -> None:
-    from advisor.collectors import atomic
-    from advisor.report import answer_page
-
-    text = answer_page(data)
+    text = report.answer_page(data)
     if out == _STDOUT:
         typer.echo(text, nl=False)
         return
@@ -365,9 +329,7 @@ def _write(data: dict[str, object], out: str, target: Path) -> None:
 
 def _check_overwrites(target: Path) -> None:
     """Refuse to replace a file that is no report: it may be the user's own work."""
-    from advisor.report import GENERATOR
-
-    mark = f'<meta name="generator" content="{GENERATOR}">'
+    mark = f'<meta name="generator" content="{report.GENERATOR}">'
     if target.is_dir():
         raise UsageError(f"{target} is a folder", hint=f"-o {target / 'report.html'}")
     if not target.is_file() or target.stat().st_size == 0:
@@ -377,9 +339,6 @@ def _check_overwrites(target: Path) -> None:
             raise UsageError(
                 f"{target} exists and is not an earlier report", hint="--force overwrites it"
             )
-
-
-# ``advisor ui``: the recommendation in the browser, with controls for the question.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -406,9 +365,6 @@ class ServeUi:
     # fmt: on
 
     def __call__(self) -> None:
-        from advisor.simulate import comparison
-        from advisor.ui import Keys, Server, ended_by_signals, listening_socket
-
         asked = with_run(self.question, self.recorded)
         if not self.is_served and (self.url is not None or self.workers is not None):
             name = "--workers" if self.url is None else "--url"
@@ -417,12 +373,12 @@ class ServeUi:
             raise UsageError(
                 "--cluster-trace does not apply to --serve", hint="ask `advisor recommend` with it"
             )
-        keys = Keys.shared(self.url or "") if self.is_served else Keys()
+        keys = ui.Keys.shared(self.url or "") if self.is_served else ui.Keys()
         processes = (self.workers or os.cpu_count() or 1) if self.is_served else 0
-        with ended_by_signals(), listening_socket(self.port) as listener:
+        with ui.ended_by_signals(), ui.listening_socket(self.port) as listener:
             with waiting("reading the job and the catalogue"):
-                server = Server(
-                    asked, listener, beside=None if self.is_served else comparison,
+                server = ui.Server(
+                    asked, listener, beside=None if self.is_served else simulate.comparison,
                     keys=keys, processes=processes,
                 )  # fmt: skip
             typer.echo(server.address)

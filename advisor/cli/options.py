@@ -15,10 +15,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import MISSING, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
+from typing import Annotated, Any, Final, get_type_hints
 
 import typer
 
+from advisor import catalogue, estimate, jobs
 from advisor.ask import (
     ALIASES,
     ENTRIES,
@@ -37,9 +38,6 @@ from advisor.ask import (
 )
 from advisor.cli.terminal import PlotCommand
 from advisor.errors import UsageError
-
-if TYPE_CHECKING:
-    from advisor.estimate import Predictor
 
 # Other names of flags, beside those that stand in for an older option.
 _SHORTHANDS: Final = ("compile", "quantised_base", "finetune")
@@ -67,6 +65,16 @@ def add(
     if any(one.name == "plot" for one in fields(verb)):
         more["cls"] = PlotCommand
     app.command(name, **more, **getattr(verb, "settings", {}))(_function(verb, run))
+
+
+def group(help: str, verbs: Mapping[str, Any], **more: Any) -> typer.Typer:
+    """Return an application of several verbs; ``more``: for typer."""
+    app = typer.Typer(
+        add_completion=False, rich_markup_mode=None, no_args_is_help=True, help=help, **more
+    )
+    for name, verb in verbs.items():
+        add(app, name, verb)
+    return app
 
 
 def _function(verb: Any, run: Callable[[Any], None] | None) -> Callable[..., None]:
@@ -164,9 +172,7 @@ _FILE_PARAMETER: Final = _parameter(
 
 def _model_names(incomplete: str) -> list[str]:
     """Return the names that a shell offers after ``--model``."""
-    from advisor.jobs import names_from
-
-    return names_from(incomplete)
+    return jobs.names_from(incomplete)
 
 
 def ask(given: Mapping[str, Any], *, names: Collection[str], file: Path | None = None) -> Question:
@@ -181,8 +187,8 @@ def ask(given: Mapping[str, Any], *, names: Collection[str], file: Path | None =
         if ENTRIES[name].kind.is_hours:
             say_hours(flag_of(name), flags[name])
     places = [
-        (one.place, {name: value for name, value in one.answers.items() if name in names})
-        for one in stated(Path.cwd(), os.environ)
+        (place, {name: value for name, value in answers.items() if name in names})
+        for place, answers in stated(Path.cwd(), os.environ)
     ]
     said = {} if file is None else read_question(file)
     answers = merged(*(given for _, given in places), said, flags)
@@ -193,7 +199,7 @@ def ask(given: Mapping[str, Any], *, names: Collection[str], file: Path | None =
 
 def given_flags(question: Question, names: Iterable[str]) -> list[str]:
     """Return the flags of these names that the command line gives, those of settings left out."""
-    places = (one.answers for one in stated(Path.cwd(), os.environ))
+    places = (answers for _, answers in stated(Path.cwd(), os.environ))
     said, record = Question.read(merged(*places)).to_record(), question.to_record()
     return [flag_of(name) for name in names if record.get(name) != said.get(name)]
 
@@ -231,14 +237,18 @@ def say_hours(flag: str, value: object) -> None:
             typer.echo(f"note: {flag} {value} is read as {value} h", err=True)
 
 
-def predictor_of(question: Question) -> Predictor:
+def predictor_of(question: Question) -> estimate.Predictor:
     """Return what estimates, on the prices that a question names."""
-    from advisor.catalogue import Catalogue
-    from advisor.estimate import Predictor
-
-    return Predictor(Catalogue.load(question.catalogue, overrides=question.overrides))
+    return estimate.Predictor(
+        catalogue.Catalogue.load(question.catalogue, overrides=question.overrides)
+    )
 
 
 def print_json(record: Any) -> None:
     """Print a record as JSON."""
     typer.echo(json.dumps(record, indent=2))
+
+
+def put(record: Any, text: Callable[[], str], *, as_json: bool) -> None:
+    """Print a record as JSON, or as its text."""
+    typer.echo(json.dumps(record, indent=2) if as_json else text())

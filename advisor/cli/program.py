@@ -21,52 +21,28 @@ from typer.core import TyperCommand, TyperGroup
 from advisor import data
 from advisor.collectors.errors import explain  # now: later there may be no memory to do so
 
-# Verb -> (where its record or its group of verbs stands, what the overview says). Those without a
-# place are brought by others: a module with ``app``, or with a record ``VERB`` or a function
-# ``command`` (``advisor.cli.elsewhere``).
+# Verb -> (where its record or its group of verbs stands in ``advisor.cli``, what the overview
+# says). Those without a place are brought by others: a module with ``app``, or with a record
+# ``VERB`` or a function ``command`` (``advisor.cli.elsewhere``).
 VERBS: Final[dict[str, tuple[str, str]]] = {
-    "profile": (
-        "advisor.cli.profile.ProfileScript",
-        "Record a training script for a short while.",
-    ),
-    "recommend": (
-        "advisor.cli.answers.Recommend",
-        "Recommend what to rent for a job, by time and cost.",
-    ),
-    "report": (
-        "advisor.cli.hand_over.WriteReport",
-        "Write the answer as one interactive HTML page.",
-    ),
-    "ui": (
-        "advisor.cli.hand_over.ServeUi",
-        "Show the recommendation in the browser, with controls.",
-    ),
-    "advise": ("advisor.cli.answers.Advise", "Suggest changes to a job, and what each saves."),
-    "predict": ("advisor.cli.answers.Predict", "Estimate one job on one configuration."),
-    "catalogue": (
-        "advisor.cli.catalogue.app",
-        "List, show and update the offers of the cloud providers.",
-    ),
-    "plan": (
-        "advisor.cli.answers.PlanLayout",
-        "Lay a job out on machines you name; print what to run.",
-    ),
-    "export": (
-        "advisor.cli.hand_over.Export",
-        "Write a recommendation as a file that another tool runs.",
-    ),
-    "gate": ("advisor.cli.hand_over.Gate", "Judge a submission before it is sent, by exit code."),
-    "runs": ("advisor.cli.runs.app", "List, show, recover and remove recorded runs."),
+    "profile": ("profile.ProfileScript", "Record a training script for a short while."),
+    "recommend": ("answers.Recommend", "Recommend what to rent for a job, by time and cost."),
+    "report": ("hand_over.WriteReport", "Write the answer as one interactive HTML page."),
+    "ui": ("hand_over.ServeUi", "Show the recommendation in the browser, with controls."),
+    "advise": ("answers.Advise", "Suggest changes to a job, and what each saves."),
+    "predict": ("answers.Predict", "Estimate one job on one configuration."),
+    "catalogue": ("catalogue.app", "List, show and update the offers of the cloud providers."),
+    "plan": ("answers.PlanLayout", "Lay a job out on machines you name; print what to run."),
+    "export": ("hand_over.Export", "Write a recommendation as a file that another tool runs."),
+    "gate": ("hand_over.Gate", "Judge a submission before it is sent, by exit code."),
+    "runs": ("runs.app", "List, show, recover and remove recorded runs."),
     "validate": ("", "Score the models against published measurements."),
     "data": ("", "List the published measurements, and fetch those not included."),
     "evaluate": ("", "Score the learned predictors on held-out jobs and machines."),
     "collect": ("", "Train many small jobs on this machine to collect labelled runs."),
-    "simulate": (
-        "advisor.cli.simulate.app",
-        "Simulate a job on spot nodes, clusters or elastic workers.",
-    ),
-    "train": ("advisor.cli.train.app", "Refit the models from measurements."),
-    "doctor": ("advisor.cli.doctor.Doctor", "Check this machine, and show which settings apply."),
+    "simulate": ("simulate.app", "Simulate a job on spot nodes, clusters or elastic workers."),
+    "train": ("train.app", "Refit the models from measurements."),
+    "doctor": ("doctor.Doctor", "Check this machine, and show which settings apply."),
 }
 # The words of the command line: more can be asked by adding to them.
 TYPED: Final[ContextVar[tuple[str, ...]]] = ContextVar("TYPED", default=())
@@ -116,7 +92,7 @@ def load_verb(name: str) -> Any:
     home, _, attribute = VERBS[name][0].rpartition(".")
     module: Any
     if home:
-        module = importlib.import_module(home)
+        module = importlib.import_module(f"advisor.cli.{home}")
     else:
         from advisor.cli import elsewhere
 

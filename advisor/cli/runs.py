@@ -8,10 +8,11 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import typer
 
+from advisor import ask, catalogue, estimate, learned, records, show, train
 from advisor.ask import (
     HOURS,
     LAYOUT,
@@ -26,23 +27,24 @@ from advisor.ask import (
     asked,
     option,
 )
-from advisor.cli.options import add, print_json
-from advisor.cli.terminal import check_drawable, show_plot, waiting
+from advisor.cli.options import group, print_json, put
+from advisor.cli.terminal import aligned, check_drawable, show_plot, waiting
+from advisor.collectors import derive
 from advisor.collectors.errors import printable, shown
 from advisor.errors import UsageError
-from advisor.quantities import percent_text, seconds_text
+from advisor.quantities import (
+    digits,
+    hours_interval,
+    hours_text,
+    percent_text,
+    seconds_text,
+    usd_interval,
+    usd_text,
+)
 from advisor.records import FORMATS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from advisor.collectors.derive import RunLine
-    from advisor.learned import NextTries, NextTry
-    from advisor.records import Instances
-    from advisor.train import Comparison, Drift, StepComparison
-
-
-# ``advisor runs compare``: what was predicted against what real runs took, over time.
 
 
 _NOTE_ONE: Final = "advisor runs actual RUN g5.xlarge --time 3h12m"
@@ -61,14 +63,11 @@ class RunsCompare(Drawn):
     # fmt: on
 
     def __call__(self) -> None:
-        from advisor.collectors.derive import find_run, local_folders
-        from advisor.train import drift, read
-
-        found = read(*local_folders())
+        found = train.read(*derive.local_folders())
         if self.run is not None:
-            name = find_run(self.run).name
+            name = derive.find_run(self.run).name
             found = tuple(one for one in found if one.actual.run == name)
-        summary = drift(found)
+        summary = train.drift(found)
         record: dict[str, Any] = {
             "schema_version": 1,
             "runs": [one.to_row() for one in found],
@@ -83,39 +82,24 @@ class RunsCompare(Drawn):
         else:
             typer.echo("\n".join([*_table(found), *_verdict(summary)]))
         if self.plot is not None:
-            from advisor.show import compared_charts
-
-            charts = compared_charts(record)
+            charts = show.compared_charts(record)
             check_drawable(charts, self.plot, hint=f"note what a real run took: {_NOTE_ONE}")
             show_plot(charts, self.plot)
 
 
-def _table(found: Sequence[Comparison]) -> list[str]:
+def _table(found: Sequence[train.Comparison]) -> list[str]:
     """Return a line a comparison under a header."""
-    from advisor.quantities import hours_interval, hours_text
-
     rows = [("day", "run", "machines", "predicted", "took", "error", "")]
     for one in found:
         value, bounds = hours_interval(one.predicted_h.to_record())
-        rows.append(
-            (
-                one.noted_at[:10],
-                one.actual.run,
-                f"{one.actual.count} x {one.actual.instance_type}",
-                f"{value} ({bounds})",
-                hours_text(one.time_h),
-                percent_text(one.error_fraction, signed=True),
-                "" if one.is_inside else "outside",
-            )
-        )
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+        machines = f"{one.actual.count} x {one.actual.instance_type}"
+        error = percent_text(one.error_fraction, signed=True)
+        row = one.noted_at[:10], one.actual.run, machines, f"{value} ({bounds})"
+        rows.append((*row, hours_text(one.time_h), error, "" if one.is_inside else "outside"))
+    return aligned(rows)
 
 
-def _verdict(summary: Drift) -> list[str]:
+def _verdict(summary: train.Drift) -> list[str]:
     inside = summary.looked_at - summary.outside
     lines = [
         f"of the last {summary.looked_at} runs, {inside} ended inside their interval; "
@@ -126,28 +110,21 @@ def _verdict(summary: Drift) -> list[str]:
 
 def warn_of_drift() -> None:
     """Say on stderr where the latest runs left their intervals too often, and what to do."""
-    from advisor.collectors.derive import local_folders
-    from advisor.train import drift, read
-
-    for line in warning(drift(read(*local_folders()))):
+    for line in warning(train.drift(train.read(*derive.local_folders()))):
         typer.echo(line, err=True)
 
 
-def warning(summary: Drift) -> list[str]:
+def warning(summary: train.Drift) -> list[str]:
     """Return what to say of a drift, and what to do; nothing where there is none."""
     if not summary.is_drifting:
         return []
-    from advisor.train import RETRAINING
 
     way = "too long" if (summary.median_error or 0.0) > 0 else "too short"
     return [
         f"warning: {summary.outside} of the last {summary.looked_at} real runs ended outside "
         f"their interval (chance alone: {summary.probability:.2g}); predictions are {way}",
-        f"learn from them: {RETRAINING}",
+        f"learn from them: {train.RETRAINING}",
     ]
-
-
-# ``advisor runs actual``: say what a real run took, so that later estimates are narrower.
 
 
 # What says which transformer ran, in which layout and with which software, and on what.
@@ -183,16 +160,15 @@ class RunsActual(Printed):
     # fmt: on
 
     def __call__(self) -> None:
-        found: Comparison | StepComparison
+        found: train.Comparison | train.StepComparison
         if self.run is None:
             found = _layout_run(self.question, self.step_time)
         elif self.question.cluster.machines is not None:
             found = _cluster_run(self.run, self.question, self.step_time)
         else:
             _refuse_described(self.question)
-            from advisor.train import note_run
 
-            found = note_run(
+            found = train.note_run(
                 self.run,
                 self.instance_type,
                 count=self.count,
@@ -201,12 +177,9 @@ class RunsActual(Printed):
                 step_s=self.step_time,
                 cost_usd=self.cost,
             )
-        from advisor.train import StepComparison
 
-        if self.as_json:
-            print_json(found.to_record())
-        else:
-            typer.echo(_layout_text(found) if isinstance(found, StepComparison) else _text(found))
+        text = _layout_text if isinstance(found, train.StepComparison) else _text
+        put(found.to_record(), partial(text, found), as_json=self.as_json)  # type: ignore[arg-type]
         warn_of_drift()
 
 
@@ -218,21 +191,16 @@ def _refuse_described(question: Question) -> None:
         )
 
 
-def _cluster_run(run: str, question: Question, step_s: float | None) -> StepComparison:
-    from advisor.train import note_cluster_run
-
+def _cluster_run(run: str, question: Question, step_s: float | None) -> train.StepComparison:
     _refuse_described(question)
     if step_s is None:
         raise _NO_STEP
     machines = str(question.cluster.machines)
-    return note_cluster_run(run, machines, step_s=step_s, batch=question.job.batch)
+    return train.note_cluster_run(run, machines, step_s=step_s, batch=question.job.batch)
 
 
-def _layout_run(question: Question, step_s: float | None) -> StepComparison:
+def _layout_run(question: Question, step_s: float | None) -> train.StepComparison:
     from advisor import api
-    from advisor.ask import layout_space
-    from advisor.estimate import SPACE
-    from advisor.train import note_layout_run
 
     if not question.job.is_described:
         raise UsageError(
@@ -244,17 +212,23 @@ def _layout_run(question: Question, step_s: float | None) -> StepComparison:
         )
     if step_s is None:
         raise _NO_STEP
-    return note_layout_run(
+    return train.note_layout_run(
         api.job_of(question.job, question.setup),
         question.cluster.machines,
         step_s=step_s,
-        space=layout_space(question.layout, SPACE),
+        space=ask.layout_space(question.layout, estimate.SPACE),
     )
 
 
-def _layout_text(found: StepComparison) -> str:
-    from advisor.quantities import digits
+def _off_words(error: float) -> str:
+    return f"{percent_text(abs(error))} {'over' if error > 0 else 'under'}"
 
+
+def _inside_words(found: train.Comparison | train.StepComparison) -> str:
+    return f"{'inside' if found.is_inside else 'outside'} the interval"
+
+
+def _layout_text(found: train.StepComparison) -> str:
     known, layout, error = found.predicted_s, found.layout, found.error_fraction
     runs = "this run" if found.known == 1 else f"{found.known} such runs"
     return "\n".join(
@@ -262,31 +236,26 @@ def _layout_text(found: StepComparison) -> str:
             f"{found.name} on {found.machines}: dp {layout.dp} x tp {layout.tp} x pp {layout.pp} "
             f"x cp {layout.cp}, micro-batch {layout.micro_batch}, recompute {layout.recompute}",
             f"step   predicted {digits(known.value)} s ({digits(known.low)}-{digits(known.high)}"
-            f"), took {digits(found.step_s)} s: {percent_text(abs(error))} "
-            f"{'over' if error > 0 else 'under'}, "
-            f"{'inside' if found.is_inside else 'outside'} the interval",
+            f"), took {digits(found.step_s)} s: {_off_words(error)}, {_inside_words(found)}",
             f"noted: the next estimates start from {runs}",
         ]
     )
 
 
-def _text(found: Comparison) -> str:
-    from advisor.quantities import digits, hours_interval, hours_text, usd_interval, usd_text
-
+def _text(found: train.Comparison) -> str:
     time, time_range = hours_interval(found.predicted_h.to_record())
     actual, error = found.actual, found.error_fraction
     lines = [
         f"{actual.count} x {actual.instance_type} ({actual.provider})",
         f"time   predicted {time} ({time_range}), took {hours_text(found.time_h)}: "
-        f"{percent_text(abs(error))} {'over' if error > 0 else 'under'}, "
-        f"{'inside' if found.is_inside else 'outside'} the interval",
+        f"{_off_words(error)}, {_inside_words(found)}",
     ]
     if actual.cost_usd is not None and found.predicted_usd is not None:
         cost, cost_range = usd_interval(found.predicted_usd.to_record())
         off = found.predicted_usd.value / actual.cost_usd - 1.0
         lines.append(
             f"cost   predicted {cost} ({cost_range}), billed {usd_text(actual.cost_usd)}: "
-            f"{percent_text(abs(off))} {'over' if off > 0 else 'under'}"
+            f"{_off_words(off)}"
         )
     if found.is_learned_from is False:
         lines.append(
@@ -300,9 +269,6 @@ def _text(found: Comparison) -> str:
             f"this job start from it{learning}"
         )
     return "\n".join(lines)
-
-
-# ``advisor runs choose``: which configuration to try next, from runs of this and other jobs.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -325,28 +291,21 @@ class RunsChoose(Printed):
     # fmt: on
 
     def __call__(self) -> None:
-        from advisor.learned import next_tries
-        from advisor.train import read_runs
-
         with waiting("reading the runs", is_quiet=self.as_json):
-            records = read_runs(self.runs, self.fmt)
-        known = sorted({record.job.job_id for record in records})
+            runs = train.read_runs(self.runs, self.fmt)
+        known = sorted({record.job.job_id for record in runs})
         if self.job not in known:
             raise UsageError(
                 f"no run of a job named {self.job!r}",
                 hint=f"one of: {', '.join(known[:8])}{', ...' if len(known) > 8 else ''}",
             )
         with waiting("learning from them", is_quiet=self.as_json):
-            found = next_tries(records, self.job)
-        if self.as_json:
-            print_json(found.to_record())
-        else:
-            typer.echo(_runs_choose_text(found, self.top))
+            found = learned.next_tries(runs, self.job)
+        text = partial(_runs_choose_text, found, self.top)
+        put(found.to_record(), text, as_json=self.as_json)
 
 
-def _runs_choose_text(found: NextTries, top: int) -> str:
-    from advisor.collectors.errors import printable
-
+def _runs_choose_text(found: learned.NextTries, top: int) -> str:
     lines = [f"{printable(found.job)}: learned from {found.other_jobs} other jobs"]
     if found.failed:
         shown = ", ".join(printable(name) for name in found.failed[:3])
@@ -361,24 +320,13 @@ def _runs_choose_text(found: NextTries, top: int) -> str:
     return "\n".join(lines)
 
 
-def _line(rank: int, one: NextTry, width: int) -> str:
-    from advisor.collectors.errors import printable
-
+def _line(rank: int, one: learned.NextTry, width: int) -> str:
     price = "?" if one.price_usd_per_h is None else f"{one.price_usd_per_h:,.3f}"
     ratio = "?" if one.expected_ratio is None else f"{one.expected_ratio:.2f}"
     note = f"cost {one.cost_usd:,.4g} USD here" if one.cost_usd is not None else ""
     note = note or ("perhaps too small" if one.is_too_small else "")
     name = printable(one.configuration)
     return f"{rank:2}  {name:{width}}  {price:>8}  {ratio:>14}  {note}".rstrip()
-
-
-# ``advisor runs import``: labelled runs of other formats become records.
-
-
-# "\b" keeps a line for each format.
-HELP = "Read runs of another format and write them as records.\n\n\b\nFormats:\n" + ";\n".join(
-    f"{name}: {about}" for name, (_, about) in FORMATS.items()
-)
 
 
 _RECORDS: Final = Path("records.jsonl.gz")
@@ -388,6 +336,11 @@ _RECORDS: Final = Path("records.jsonl.gz")
 class RunsImport:
     """Read runs of another format and write them as records; bad rows are refused."""
 
+    # "\b" keeps a line for each format.
+    settings: ClassVar[dict[str, Any]] = {
+        "help": "Read runs of another format and write them as records.\n\n\b\nFormats:\n"
+        + ";\n".join(f"{name}: {about}" for name, (_, about) in FORMATS.items())
+    }
     # fmt: off
     fmt: str = argument("Format of the runs, one of those named above.", ..., metavar="FORMAT")
     path: Path | None = argument("File or folder to read.")
@@ -398,8 +351,6 @@ class RunsImport:
     # fmt: on
 
     def __call__(self) -> None:
-        from advisor.records import UNKNOWN, read_runs_as, write_records
-
         if self.path is None:
             file = "PATH" if self.fmt in FORMATS else self.fmt
             guess = "csv" if self.fmt.endswith(".csv") else "FORMAT"
@@ -408,13 +359,13 @@ class RunsImport:
                 "runs import reads a format and a path, and one of them is missing",
                 hint=f"advisor runs import {name} {file}; formats: {', '.join(FORMATS)}",
             )
-        records = read_runs_as(self.fmt, self.path, _machines(self.machine, self.price))
+        runs = records.read_runs_as(self.fmt, self.path, _machines(self.machine, self.price))
         target = self.out or _RECORDS
-        write_records(target, records, is_kept=self.out is None)
-        counts = Counter(record.status for record in records)
+        records.write_records(target, runs, is_kept=self.out is None)
+        counts = Counter(record.status for record in runs)
         told = ", ".join(f"{count} {status}" for status, count in counts.most_common())
-        typer.echo(f"{len(records)} runs ({told}) in {target}")
-        nameless = sum(record.configuration[0].instance_type == UNKNOWN for record in records)
+        typer.echo(f"{len(runs)} runs ({told}) in {target}")
+        nameless = sum(record.configuration[0].instance_type == records.UNKNOWN for record in runs)
         if nameless:
             typer.echo(
                 f"note: the machines of {nameless} runs are unknown; add --machine g5.xlarge",
@@ -422,15 +373,12 @@ class RunsImport:
             )
 
 
-def _machines(machine: str | None, price: float | None) -> Instances | None:
+def _machines(machine: str | None, price: float | None) -> records.Instances | None:
     """Return what the user says of the machines; a price alone is of machines that were seen."""
-    from advisor.catalogue import Catalogue
-    from advisor.records import UNKNOWN, Instances, named_machines
-
     if machine is not None:
-        return named_machines(machine, Catalogue.load(), price_usd_per_h=price)
+        return records.named_machines(machine, catalogue.Catalogue.load(), price_usd_per_h=price)
     if price is not None:
-        return Instances(provider="", instance_type=UNKNOWN, price_usd_per_h=price)
+        return records.Instances(provider="", instance_type=records.UNKNOWN, price_usd_per_h=price)
     return None
 
 
@@ -442,9 +390,7 @@ class RunsList(Printed):
     """List the recorded runs, oldest first."""
 
     def __call__(self) -> None:
-        from advisor.collectors.derive import default_run_root, list_runs, run_lines
-
-        lines = run_lines(list_runs())
+        lines = derive.run_lines(derive.list_runs())
         if self.as_json:
             rows = [{**asdict(line), "command": " ".join(line.command)} for line in lines]
             print_json({"schema_version": 1, "runs": rows})
@@ -452,7 +398,7 @@ class RunsList(Printed):
         if lines:
             typer.echo("\n".join(table(lines, _columns())))
         else:
-            typer.echo(f"no run in {shown(str(default_run_root()))}", err=True)
+            typer.echo(f"no run in {shown(str(derive.default_run_root()))}", err=True)
 
 
 def _columns() -> int:
@@ -460,7 +406,7 @@ def _columns() -> int:
     return shutil.get_terminal_size((10_000, 24)).columns
 
 
-def table(runs: Sequence[RunLine], columns: int) -> list[str]:
+def table(runs: Sequence[derive.RunLine], columns: int) -> list[str]:
     """Return a line a run: name, status, step time, command; cut where the terminal ends."""
     width = max((len(one.run) for one in runs), default=0)
     lines = []
@@ -490,29 +436,20 @@ class RunsShow(Drawn):
     # fmt: on
 
     def __call__(self) -> None:
-        from advisor.collectors.derive import (
-            find_run,
-            read_recording,
-            shortfall_of,
-            summary_record,
-            summary_text,
-        )
         from advisor.errors import NotKnownError
 
-        seen = read_recording(find_run(self.run))
+        seen = derive.read_recording(derive.find_run(self.run))
         if self.as_json:
-            print_json(summary_record(seen))
+            print_json(derive.summary_record(seen))
         else:
-            typer.echo(summary_text(seen, _columns()), nl=False)
+            typer.echo(derive.summary_text(seen, _columns()), nl=False)
         if self.plot is not None:
-            from advisor.show import run_charts
-
-            charts = run_charts(seen)
+            charts = show.run_charts(seen)
             check_drawable(
                 charts, self.plot, hint="nothing was read or stepped in this run; record another"
             )
             show_plot(charts, self.plot)
-        if missing := shortfall_of(seen):
+        if missing := derive.shortfall_of(seen):
             raise NotKnownError(missing[0], hint=missing[1])
 
 
@@ -527,20 +464,18 @@ class RunsRecover:
     # fmt: on
 
     def __call__(self) -> None:
-        from advisor.collectors.derive import find_run, recover_run
-
         if (self.run is None) != self.every:
             raise UsageError(
                 "recover takes a run, or --all", hint="`advisor runs list` shows them"
             )
         if self.run is not None:
-            from advisor.collectors.derive import summary_text
-
-            typer.echo(summary_text(recover_run(find_run(self.run)), _columns()), nl=False)
+            typer.echo(
+                derive.summary_text(derive.recover_run(derive.find_run(self.run)), _columns()),
+                nl=False,
+            )
             return
-        from advisor.collectors.derive import recover_all
 
-        found = recover_all()
+        found = derive.recover_all()
         for run, what, why in found:
             typer.echo(f"{run}: {what}, {why}")
         if not found:
@@ -556,24 +491,13 @@ class RunsRemove:
     # fmt: on
 
     def __call__(self) -> None:
-        from advisor.collectors.derive import find_run, remove_run
-
-        path = find_run(self.run)
-        remove_run(path)
+        path = derive.find_run(self.run)
+        derive.remove_run(path)
         typer.echo(f"deleted {printable(str(path))}", err=True)
 
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    help="List, show, recover and remove recorded runs.",
-)
-add(app, "actual", RunsActual)
-add(app, "compare", RunsCompare)
-add(app, "import", RunsImport, help=HELP)
-add(app, "choose", RunsChoose)
-add(app, "list", RunsList)
-add(app, "show", RunsShow)
-add(app, "recover", RunsRecover)
-add(app, "rm", RunsRemove)
+app = group(
+    "List, show, recover and remove recorded runs.",
+    {"actual": RunsActual, "compare": RunsCompare, "import": RunsImport, "choose": RunsChoose,
+     "list": RunsList, "show": RunsShow, "recover": RunsRecover, "rm": RunsRemove},
+)  # fmt: skip

@@ -90,6 +90,13 @@ def show_plot(charts: Sequence[Chart], plot: str | None) -> None:
     _write(charts, Path(plot))
 
 
+def aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Return a line a row, its cells as wide as the widest of their columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    padded = (map(str.ljust, row, widths) for row in rows)
+    return ["  ".join(cells).rstrip() for cells in padded]
+
+
 def is_terminal(plot: str) -> bool:
     """Say whether ``--plot`` asked for the terminal."""
     return plot == _TERMINAL

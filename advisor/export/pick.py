@@ -7,10 +7,10 @@ numbers of the answer, and computes none.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
-from advisor.answer import SCHEMA_VERSION, Candidate, Configuration, Offer
+from advisor.answer import SCHEMA_VERSION, Candidate, Offer
 from advisor.errors import AdvisorError, UsageError
 from advisor.rank import Renting
 
@@ -26,23 +26,6 @@ class NothingToExportError(AdvisorError):
     exit_code = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rented(Offer):
-    """Equal machines of an answer, in one place at one price: an offer, and how many of it."""
-
-    count: int
-
-    @property
-    def is_spot(self) -> bool:
-        """Whether the provider may take them away."""
-        return self.pricing == "spot"
-
-
-def rented(configuration: Configuration) -> tuple[Rented, ...]:
-    """Return the machines of a configuration."""
-    return tuple(Rented(**asdict(offer), count=count) for offer, count in configuration.parts)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Pick(Candidate):
     """The row of an answer that is exported.
@@ -53,24 +36,19 @@ class Pick(Candidate):
     run: str
 
     @property
-    def parts(self) -> tuple[Rented, ...]:
-        """Several where machines of several types train together."""
-        return rented(self.configuration)
-
-    @property
-    def rented(self) -> Rented:
+    def rented(self) -> Offer:
         """The machines, where they are all of one type."""
-        return self.parts[0]
+        return self.configuration.parts[0][0]
 
     @property
     def is_spot(self) -> bool:
         """Whether any of the machines may be taken away."""
-        return any(one.is_spot for one in self.parts)
+        return any(one.pricing == "spot" for one, _ in self.configuration.parts)
 
     @property
     def nodes(self) -> int:
         """Machines, all together."""
-        return sum(one.count for one in self.parts)
+        return sum(count for _, count in self.configuration.parts)
 
     @property
     def longest_s(self) -> int:

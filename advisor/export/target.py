@@ -58,6 +58,12 @@ OF_THE_JOB: Final[Mapping[str, Blank]] = {
     "framework": Blank(example="", help="trainer, for a script of Hugging Face's Trainer"),
 }
 
+
+def is_rented_from(target: str, provider: str) -> bool:
+    """Whether a target rents from a provider."""
+    return target in provider_of(provider).exports
+
+
 Write = Callable[[Pick, Launch, Mapping[str, str]], Exported]
 
 
@@ -74,10 +80,6 @@ class Target:
     # it spreads a described job's model itself: nothing is added to the script
     spreads: bool = False
 
-    def is_rented_from(self, provider: str) -> bool:
-        """Whether it rents from a provider."""
-        return self.name in provider_of(provider).exports
-
     @property
     def providers(self) -> frozenset[str] | None:
         """Providers that it rents from; None: whoever owns the machines."""
@@ -92,13 +94,13 @@ class Target:
                 f"the pick is this machine, which {self.name} does not rent",
                 hint="name a row that is rented: add its number, 1 for the first",
             )
-        if len(pick.parts) > 1:
+        if len(pick.configuration.parts) > 1:
             raise NotExportableError(
                 f"row {pick.rank} mixes machine types, and {self.name} starts equal machines",
                 hint="export another row, or recommend without --mixed",
             )
         known = self.providers
-        unknown = {one.provider for one in pick.parts} - (known or set())
+        unknown = {one.provider for one, _ in pick.configuration.parts} - (known or set())
         if known is not None and unknown and not here:
             raise NotExportableError(
                 f"{self.name} does not rent from {', '.join(sorted(unknown))}",

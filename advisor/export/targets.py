@@ -1,4 +1,4 @@
-"""The targets of ``advisor export``: one file and one line each."""
+"""The targets of ``advisor export``: rows of ``assets/targets.yaml``, each with what writes it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from advisor.errors import AdvisorError, UsageError
 from advisor.estimate import SPACE, Predictor
 from advisor.export.launch import LINES_FILE, NotRunnableError, launch_of
 from advisor.export.pick import ranks_to_try, read_pick
-from advisor.export.target import Exported, NotExportableError, Target
+from advisor.export.target import Blank, Exported, NotExportableError, Target, Write
+from advisor.export.templates import template
 from advisor.export.texts import MARKS, marked
 from advisor.export.tools import (
     accelerate,
@@ -30,24 +31,20 @@ from advisor.export.tools import (
 from advisor.jobs import Job
 from advisor.planners.layouts import SearchSpace
 
-TARGETS: Final[Mapping[str, Target]] = {
-    one.name: one
-    for one in (
-        skypilot.TARGET,
-        dstack.TARGET,
-        kubernetes.TARGET,
-        training_jobs.KUBEFLOW_TARGET,
-        training_jobs.SAGEMAKER_TARGET,
-        training_jobs.VERTEX_TARGET,
-        training_jobs.TARGET,
-        slurm.TARGET,
-        torchrun.TARGET,
-        accelerate.TARGET,
-        deepspeed.TARGET,
-        megatron.TARGET,
-    )
+_WRITERS: Final[Mapping[str, Write]] = {
+    "skypilot": skypilot.write, "dstack": dstack.write, "kubernetes": kubernetes.write,
+    "kubeflow": kubernetes.kubeflow_write, "sagemaker": training_jobs.sagemaker_write,
+    "vertex": training_jobs.vertex_write, "azureml": training_jobs.azureml_write,
+    "slurm": slurm.write, "torchrun": torchrun.write, "accelerate": accelerate.write,
+    "deepspeed": deepspeed.write, "megatron": megatron.write,
 }  # fmt: skip
-
+TARGETS: Final[Mapping[str, Target]] = {
+    name: Target(
+        name=name, write=_WRITERS[name],
+        **row | {"blanks": {key: Blank(**one) for key, one in row.get("blanks", {}).items()}},
+    )
+    for name, row in template("targets")[0].items()
+}  # fmt: skip
 _MARKED_BYTES: Final = 8192  # an export's mark stands within
 _LINES: Final = (
     f"put the lines of {LINES_FILE} into your script, after its model and optimizer are made"

@@ -7,8 +7,9 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from advisor.answer import Offer
 from advisor.collectors.errors import shown
-from advisor.export.pick import Pick, Rented, rented
+from advisor.export.pick import Pick
 from advisor.quantities import digits, hours_text, percent_text, usd_text
 from advisor.words import (
     cost_text,
@@ -53,8 +54,8 @@ def answer_lines(pick: Pick) -> Iterator[str]:
     record = pick.to_record()
     price = price_words(record["configuration"])
     yield f"Row {pick.rank}{MARKS[0]}{pick.run}{f', {price}' if price else ''}."
-    for one in pick.parts:
-        yield f"machines: {machines_text(one)}"
+    for part in pick.configuration.parts:
+        yield f"machines: {machines_text(*part)}"
     yield f"layout: {layout_words(pick.layout.to_record())}"
     yield f"price: {usd_text(pick.configuration.price_usd_per_h)} an hour"
     coverage = percent_text(pick.training_time_h.coverage)
@@ -63,16 +64,16 @@ def answer_lines(pick: Pick) -> Iterator[str]:
     yield f"cost: {cost_text(record)}{f', {surplus}' if surplus else ''}"
     yield f"memory of the fullest device: {memory_words(record)}"
     for other in pick.alternatives:
-        machines = " + ".join(machines_text(one) for one in rented(other.configuration))
+        machines = " + ".join(machines_text(*part) for part in other.configuration.parts)
         yield f"or: {machines}: {hours_text(other.training_time_h)}, {usd_text(other.cost_usd)}"
 
 
-def machines_text(one: Rented) -> str:
+def machines_text(one: Offer, count: int) -> str:
     """Return equal machines with place and price of one."""
     cards = "" if one.accelerator is None else f" ({one.accelerators:g} x {one.accelerator} each)"
     terms = f", {one.terms}" if one.terms else ""
     return (
-        f"{one.count} x {one.instance_type}{cards}, {one.provider} {one.region}, "
+        f"{count} x {one.instance_type}{cards}, {one.provider} {one.region}, "
         f"{one.pricing}{terms}, {usd_text(one.price_usd_per_h)} an hour each"
     )
 
@@ -129,26 +130,22 @@ def job_name(run: str) -> str:
     return re.sub(r"^[^a-z]+", "", words[:40]).strip("-") or "training"
 
 
-def exchangeable(pick: Pick) -> tuple[list[Rented], tuple[str, ...]]:
+def exchangeable(pick: Pick) -> tuple[list[Offer], tuple[str, ...]]:
     """Return the alternatives that the pick's command starts as it is, and a note on the others.
 
     These are as many machines, with as many accelerators in each, programmed in the same way.
     """
-    own = pick.rented
-    others = [rented(one.configuration) for one in pick.alternatives]
-    alone = [one[0] for one in others if len(one) == 1]
-    same = [one for one in alone if _shape(one) == _shape(own)]
+    own = pick.nodes, pick.rented.accelerators, plugin(pick.rented)
+    parts = [one.configuration.parts for one in pick.alternatives]
+    alone = [part for part, *more in parts if not more]
+    same = [one for one, count in alone if (count, one.accelerators, plugin(one)) == own]
     left = len(pick.alternatives) - len(same)
     plural = "alternative has" if left == 1 else "alternatives have"
     note = (f"{left} {plural} other machines than the command starts: a comment only",)
     return same, note if left else ()
 
 
-def _shape(one: Rented) -> tuple[int, float, str]:
-    return one.count, one.accelerators, plugin(one)
-
-
-def plugin(one: Rented) -> str:
+def plugin(one: Offer) -> str:
     """Return the device plugin's resource of a machine's accelerators, ``""`` without any."""
     if one.accelerator is None or one.accelerators <= 0:
         return ""
@@ -156,7 +153,7 @@ def plugin(one: Rented) -> str:
     return next(named, "nvidia.com/gpu")
 
 
-def attached(one: Rented) -> tuple[str, str, int]:
+def attached(one: Offer) -> tuple[str, str, int]:
     """Return a machine without the cards that GCP attaches to it, and these: name and number.
 
     The catalogue calls ``n1-standard-4`` with one T4 ``n1-standard-4+1xT4``.
@@ -166,6 +163,6 @@ def attached(one: Rented) -> tuple[str, str, int]:
     return machine, card, int(count) if count.isdecimal() else 0
 
 
-def is_in_one_region(one: Rented) -> bool:
+def is_in_one_region(one: Offer) -> bool:
     """Whether the region is a region's name, and not the catalogue's word for any of them."""
     return one.region not in ANYWHERE

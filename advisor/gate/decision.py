@@ -40,9 +40,6 @@ from advisor.rank import broken
 from advisor.simulate import on_own_devices
 from advisor.words import offer_words
 
-# What is submitted, and what the gate says of it.
-
-
 # What a submission can break: the memory of its machines (and the other reasons of
 # ``time_columns.STATUSES`` for which a job has no estimate there), the limits of the question.
 Limit = Literal["machines", "budget", "deadline", "max_hourly", "quota"]
@@ -60,6 +57,16 @@ class AskedMachines:
     region: str | None = None
     completion: CompletionWay = "on-demand"  # what the job runs on until it is done
     note: str = ""  # how the submission was understood, where it left the machine open
+
+    @classmethod
+    def named(cls, name: str, count: int, completion: CompletionWay | None) -> Submission:
+        """Return the submission of machines that are named: ``"g5.xlarge"``, ``"aws:..."``."""
+        provider, _, own = name.rpartition(":")
+        asked = cls(
+            instance_type=own, count=count, provider=provider or None,
+            completion=completion or "on-demand",
+        )  # fmt: skip
+        return Submission(asked=(asked,))
 
     @property
     def pricing(self) -> Pricing:
@@ -191,9 +198,6 @@ class GateVerdict(Recorded):
     def passes(self) -> bool:
         """Whether any of the machines that the scheduler may take passes."""
         return any(one.passes for one in self.judged)
-
-
-# What would pass in place of a refused submission.
 
 
 # Own machines tried in place of those that were asked for: up to so many times as many.
@@ -487,9 +491,6 @@ def _of_prices(hourly: float | None, limits: Constraints) -> tuple[Reason, ...]:
         for limit, most, name in held
         if most is not None
     )  # fmt: skip
-
-
-# A submission judged from start to end: its job read, its own limits joined, then decided.
 
 
 Read = Callable[[Catalogue], Submission]

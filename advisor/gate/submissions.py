@@ -1,8 +1,9 @@
-"""Requests of ``sbatch`` as submissions: devices, machines, time limit, partition.
+"""Requests of ``sbatch``, and tasks of SkyPilot, as submissions.
 
-The words are those of Slurm's own options. They come from Slurm itself (``cli_filter`` hands its
-options over as JSON), or from a command line and the ``#SBATCH`` lines of its script, which are
-read here as sbatch does: the command line before the environment, and that before the script.
+A task has its machines, and in its ``envs`` what it says of the job. sbatch's words are those of
+Slurm's own options. They come from Slurm itself (``cli_filter`` hands its options over as JSON),
+or from a command line and the ``#SBATCH`` lines of its script, which are read here as sbatch does:
+the command line before the environment, and that before the script.
 """
 
 from __future__ import annotations
@@ -280,9 +281,6 @@ def time_limit_h(text: str) -> float | None:
         hours, minutes, seconds = given if third is not None else (0, *given, 0)[:3]
     limit_s = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
     return limit_s / 3600 if limit_s else None  # 0 is no limit
-
-
-# A SkyPilot task as a submission: its machines, and what its ``envs`` say of the job.
 
 
 _SKYPILOT_TASKS_LARGEST: Final = 1_000_000  # characters of a task that is read

@@ -23,6 +23,9 @@ In the browser, ``window.advisorReport`` has
 
 and ``document`` gets the events ``advisor:drawn`` and ``advisor:selected`` (``detail``: the key).
 ``<html data-ready="true">`` is set once everything, charts included, has been drawn.
+
+Nothing is estimated here. ``data["answer"]`` is the record of ``advisor recommend --json``,
+``data["advice"]`` that of ``advisor advise --json``; the words beside them are the terminal's.
 """
 
 from __future__ import annotations
@@ -122,9 +125,9 @@ def embedded(value: Any) -> str:
 
 
 @cache
-def asset(name: str) -> str:
-    """Return one of the page's own files."""
-    place = resources.files("advisor.report") / "assets" / name
+def asset(name: str, room: str = "advisor.report") -> str:
+    """Return one of the page's own files, or of another room's."""
+    place = resources.files(room) / "assets" / name
     return place.read_text(encoding="utf-8")
 
 
@@ -150,9 +153,6 @@ def _policy(script: str, *, is_live: bool) -> str:
             "form-action 'none'",
         )
     )
-
-
-# A candidate's layout as it is drawn: which device holds what, which pass runs when.
 
 
 MOST_INSTANCES: Final = 16
@@ -237,9 +237,6 @@ def schedule_of(layout: Layout) -> dict[str, Any] | None:
     }
 
 
-# The fitted models that answers rest on: which, of which day, fitted how.
-
-
 # Folder of ``trained_models`` -> what it answers.
 MODELS: Final = {
     "device_model": "how long operators take on a device, and how wide their intervals are",
@@ -282,9 +279,6 @@ def _card(place: Path, name: str, answers: str, *, is_own: bool) -> dict[str, An
     }
 
 
-# What a run used over time and what was understood of it, as the page shows it.
-
-
 MOST_POINTS: Final = 400
 
 
@@ -315,12 +309,6 @@ def run_record(seen: Recording) -> dict[str, Any]:
         ],
         "step_time": to_record(seen.step_time),
     }
-
-
-# All that the page shows, as plain JSON: the records, and their numbers in words.
-#
-# Nothing is estimated here. ``data["answer"]`` is the record of ``advisor recommend --json``,
-# ``data["advice"]`` that of ``advisor advise --json``; the words beside them are the terminal's.
 
 
 Record = Mapping[str, Any]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final
 
 from rich.console import Console, Group, RenderableType
@@ -23,8 +24,6 @@ from advisor.quantities import (
 )
 from advisor.records import left_out_note
 from advisor.words import interval_text, wrapped
-
-# The user's own shared cluster under the list of what could be rented, as text.
 
 
 def show_simulation(record: Mapping[str, Any], console: Console) -> None:
@@ -133,11 +132,8 @@ def _table(ways: list[Mapping[str, Any]]) -> Table:
     }
     if ways[0]["miss_probability"] is None:
         del columns["late"]
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for name in columns:
-        table.add_column(name, justify="right")
-    for way in ways:
-        table.add_row(*(escape(cell(way)) for cell in columns.values()))
+    table = _simulation_table(columns, ways)
+    table.columns[0].justify = "right"
     return table
 
 
@@ -201,7 +197,7 @@ def _simulation_table(
     for number, name in enumerate(columns):
         table.add_column(name, justify="right" if number else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(cell(row) for cell in columns.values()))
+        table.add_row(*(escape(cell(row)) for cell in columns.values()))
     return table
 
 
@@ -209,7 +205,7 @@ def spot(record: Mapping[str, Any]) -> list[Text | Table]:
     """List every way of running the job, on demand first."""
     job = record["job"]
     columns: dict[str, Cell] = {
-        "way": lambda way: way["name"],
+        "way": itemgetter("name"),
         "finish (10-90 %)": lambda way: _spread(way["finish_h"]),
         "cost (10-90 %)": lambda way: _spread_usd(way["cost_usd"]),
         "late": lambda way: _late(way["miss_probability"]),
@@ -262,7 +258,7 @@ def _policies(rows: Sequence[Mapping[str, Any]], own: str) -> list[Text | Table]
     if not rows:
         return []
     columns: dict[str, Cell] = {
-        "policy": lambda row: row["policy"],
+        "policy": itemgetter("policy"),
         "mean completion h": lambda row: f"{row['mean_completion_h']:.2f}",
         "mean delay h": lambda row: f"{row['mean_delay_h']:.2f}",
         "p90 delay h": lambda row: f"{row['p90_delay_h']:.2f}",
@@ -372,7 +368,7 @@ def elastic(record: Mapping[str, Any]) -> list[Text | Table]:
         return " > ".join(one for one, _ in groupby(f"{n} ({batch:g})" for n, batch in counts))
 
     columns: dict[str, Cell] = {
-        "": lambda plan: plan["name"],
+        "": itemgetter("name"),
         "time": lambda plan: hours_text(plan["time_h"]) if "workers" in plan else "-",
         "cost": lambda plan: usd_text(plan["cost_usd"]) if "workers" in plan else "-",
         "resizes": lambda plan: f"{plan.get('resizes', '-')}",
@@ -494,6 +490,7 @@ def peers(record: Mapping[str, Any]) -> list[Text | Table]:
 def aggregation(record: Mapping[str, Any]) -> list[Text | Table]:
     """Say what sharing saves, and what each job's step exchanges in each way."""
     columns: dict[str, Cell] = {
+        "job": itemgetter("name"),
         "step": lambda job: seconds_text(job["step_s"]),
         "of a core": lambda job: percent_text(job["demand_cores"], 1),
         "all-reduce": lambda job: seconds_text(job["all_reduce_s"]),
@@ -501,12 +498,8 @@ def aggregation(record: Mapping[str, Any]) -> list[Text | Table]:
         "shared": lambda job: seconds_text(job["shared_s"]),
         "slower": lambda job: percent_text(job["loss_fraction"], 1),
     }
-    table = Table(box=None, pad_edge=False)
-    table.add_column("job", overflow="fold")
-    for head in columns:
-        table.add_column(head, justify="right")
-    for job in record["jobs"]:
-        table.add_row(Text(job["name"]), *(cell(job) for cell in columns.values()))
+    table = _simulation_table(columns, record["jobs"])
+    table.padding = (0, 1)
     cores, own = record["cores"], record["dedicated_cores"]
     head = (
         f"{len(record['jobs'])} jobs on {record['workers']} machines each need {cores} "

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -28,6 +29,10 @@ _HEIGHT_INCH: Final = 3.4
 _LEGEND_INCH: Final = 0.22  # a line below a chart
 _COLUMNS: Final = 3  # of a legend
 _DPI: Final = 150
+# Where a label may stand beside its point, the best first: right or left of it, above or below.
+_PLACES: Final = tuple(
+    (x, y, side) for y in (4, -11, 15, -22, 26, -33) for x, side in ((4, "left"), (-4, "right"))
+)  # [points]
 _TICKS: Final = 9
 _GRID: Final = "#dddddd"
 _PAPER: Final = "#ffffff"
@@ -106,6 +111,7 @@ def draw(chart: Chart, axes: Axes) -> Axes:
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     _below(chart, axes)
+    _set_apart(axes, [one for series in chart.series for one in series.points()])
     return axes
 
 
@@ -155,8 +161,32 @@ def _points(points: Sequence[Point], axes: Axes, style: dict[str, Any]) -> None:
         if one.label:
             axes.annotate(
                 _plain(one.label), (one.x, one.y), xytext=(4, 4), textcoords="offset points",
-                fontsize=8, color=_INK, zorder=style["zorder"] + 1,
+                fontsize=8, color=_INK, zorder=style["zorder"] + 1, in_layout=False,
             )  # fmt: skip
+
+
+def _set_apart(axes: Axes, points: Sequence[Point]) -> None:
+    """Put labels of points where they cover no mark and no other label, from left to right."""
+    from matplotlib.text import Annotation
+    from matplotlib.transforms import Bbox
+
+    texts = (one for one in axes.texts if isinstance(one, Annotation))
+    labels = [one for one in texts if one.xycoords == "data"]
+    if not labels:
+        return
+    drawn: Any = axes.get_figure()
+    with warnings.catch_warnings(action="ignore"):  # who writes the picture says it
+        drawn.draw_without_rendering()  # only now it is known where the axes are
+    marks = axes.transData.transform([(one.x, one.y) for one in points])
+    taken = [Bbox.from_bounds(x - 3, y - 3, 6, 6) for x, y in marks]
+    for one in sorted(labels, key=lambda label: (label.xy[0], -label.xy[1])):
+        for x, y, side in (*_PLACES, _PLACES[0]):
+            one.set(position=(x, y), horizontalalignment=side)
+            box = one.get_window_extent().padded(1)
+            is_inside = box.x0 >= 0 and box.x1 <= drawn.bbox.x1
+            if is_inside and not box.count_overlaps(taken):
+                break
+        taken.append(box)
 
 
 def _reach(point: Point, axis: str) -> tuple[float, float]:

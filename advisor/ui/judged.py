@@ -75,12 +75,7 @@ def _machines(question: Question, on: str, body: Mapping[str, Any]) -> Submissio
         count = int(count)
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= 4096:
         raise UsageError("count: cannot read the number of machines", hint="1 to 4096")
-    provider, _, name = on.rpartition(":")
-    asked = AskedMachines(
-        instance_type=name, count=count, provider=provider or None,
-        completion=question.completion or "on-demand",
-    )  # fmt: skip
-    return Submission(asked=(asked,))
+    return AskedMachines.named(on, count, question.completion)
 
 
 def _partitions(body: Mapping[str, Any]) -> dict[str, str]:

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from functools import cache
-from importlib import resources
 from typing import Any, Final
 
 from advisor import api
@@ -24,7 +22,7 @@ from advisor.errors import UsageError
 from advisor.estimate import SPACE, Predictor
 from advisor.export import TARGETS, export_to
 from advisor.jobs import Job
-from advisor.report import answer_page
+from advisor.report import answer_page, asset
 from advisor.simulate import ClusterComparison
 from advisor.ui import controls
 from advisor.ui.judged import judged
@@ -32,35 +30,26 @@ from advisor.ui.judged import judged
 Beside = Callable[[Question, Job, Recommendation, Predictor], ClusterComparison | None]
 
 _SCRIPTS: Final = ("controls.js", "compare.js", "hand_over.js", "ui.js")
-_STYLES: Final = ("ui.css",)
+_OWN: Final = "advisor.ui"
 _MOST_RUNS: Final = 200  # that the page lists; others are asked for by their name in the address
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportRequest:
-    """Which candidate is exported, and to what."""
+def _export_asked(body: Mapping[str, Any]) -> tuple[str, int | None, dict[str, str]]:
+    """Return target, row (None is the best value) and ``--set`` values that a browser posts.
 
-    to: str
-    rank: int | None = None  # the row; None is the best value
-    values: dict[str, str] = field(default_factory=dict)  # what only the user knows, as ``--set``
-
-    @classmethod
-    def read(cls, body: Mapping[str, Any]) -> ExportRequest:
-        """Return the request that a browser posts.
-
-        Raises UsageError if a value is of another kind.
-        """
-        to, rank, values = body.get("to"), body.get("rank"), body.get("values", {})
-        is_values = isinstance(values, dict) and all(
-            isinstance(one, str) and one.isprintable() for one in values.values()
+    Raises UsageError if a value is of another kind.
+    """
+    to, rank, values = body.get("to"), body.get("rank"), body.get("values", {})
+    is_values = isinstance(values, dict) and all(
+        isinstance(one, str) and one.isprintable() for one in values.values()
+    )
+    is_rank = rank is None or (isinstance(rank, int) and not isinstance(rank, bool))
+    if not (isinstance(to, str) and is_rank and is_values):
+        raise UsageError(
+            "cannot read the export that is asked for",
+            hint="name a target, a row and texts for the values",
         )
-        is_rank = rank is None or (isinstance(rank, int) and not isinstance(rank, bool))
-        if not (isinstance(to, str) and is_rank and is_values):
-            raise UsageError(
-                "cannot read the export that is asked for",
-                hint="name a target, a row and texts for the values",
-            )
-        return cls(to=to, rank=rank, values={k: v for k, v in values.items() if v})
+    return to, rank, {k: v for k, v in values.items() if v}
 
 
 class LiveReport:
@@ -114,9 +103,9 @@ class LiveReport:
         return answer_page(
             found["data"],
             live={name: value for name, value in live.items() if name != "data"},
-            panel=_asset("panel.html"),
-            scripts=[_asset(name) for name in _SCRIPTS],
-            styles=[_asset(name) for name in _STYLES],
+            panel=asset("panel.html", _OWN),
+            scripts=[asset(name, _OWN) for name in _SCRIPTS],
+            styles=[asset("ui.css", _OWN)],
         )
 
     def reply(self, question: Question, is_whole: bool) -> bytes:
@@ -171,7 +160,7 @@ class LiveReport:
     ) -> dict[str, Any]:
         """Return a candidate in the words of a tool that runs it.
 
-        ``record``: of the answer; ``body``: see ``ExportRequest.read``.
+        ``record``: of the answer; ``body``: ``to``, ``rank`` and ``values``.
 
         Raises AdvisorError as ``advisor export``.
 
@@ -180,9 +169,9 @@ class LiveReport:
         dict
             ``command``, which does the same, and the record of ``export.Exported``.
         """
-        asked = ExportRequest.read(body)
+        to, rank, values = _export_asked(body)
         made = export_to(
-            record, asked.to, rank=asked.rank, values=asked.values, predictor=self.predictor,
+            record, to, rank=rank, values=values, predictor=self.predictor,
             job=api.job_of(
                 question.job, question.setup, catalogue=lambda: self.predictor.catalogue
             ),
@@ -190,9 +179,9 @@ class LiveReport:
             space=layout_space(question.layout) or SPACE,
         )  # fmt: skip
         words = command_words(question.to_record(), "export")
-        row = [] if asked.rank is None else [str(asked.rank)]
-        values = [word for pair in asked.values.items() for word in ("--set", "=".join(pair))]
-        line = shell_line([*words[:2], *row, "--to", asked.to, *values, *words[2:]])
+        row = [] if rank is None else [str(rank)]
+        given = [word for pair in values.items() for word in ("--set", "=".join(pair))]
+        line = shell_line([*words[:2], *row, "--to", to, *given, *words[2:]])
         return {"command": line, **made.to_record()}
 
 
@@ -211,12 +200,6 @@ def with_name(question: Question) -> Question:
     if not is_run or spec.run not in (None, "latest"):
         return question
     return replace(question, job=replace(spec, run=latest_run().name))
-
-
-@cache
-def _asset(name: str) -> str:
-    """Return one of the application's own files."""
-    return (resources.files("advisor.ui") / "assets" / name).read_text(encoding="utf-8")
 
 
 def _now() -> str:

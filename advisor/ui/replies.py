@@ -38,20 +38,16 @@ class Refusal(NamedTuple):
 
 def refused(request: Request, why: Refusal) -> Response:
     """Return the reply that says why there is no answer; a page to who asks for one."""
+    again = {"Retry-After": str(why.retry_after_s)} if why.retry_after_s else {}
     if "text/html" in request.headers.get("accept", ""):
         page = _PAGE.format(
             what=html.escape(why.what[:1].upper() + why.what[1:]), hint=html.escape(why.hint)
         )
-        # A browser asks again by itself.
-        again = {"Retry-After": wait, "Refresh": wait} if (wait := _seconds(why)) else {}
+        if again:  # a browser asks again by itself
+            again["Refresh"] = again["Retry-After"]
         return HTMLResponse(page, why.status, again)
     error = {"what": why.what, "hint": why.hint, "exit_code": why.exit_code}
-    again = {"Retry-After": wait} if (wait := _seconds(why)) else {}
     return JSONResponse({"error": error}, why.status, again)
-
-
-def _seconds(why: Refusal) -> str:
-    return str(why.retry_after_s) if why.retry_after_s else ""
 
 
 def refusal(error: Exception) -> Refusal:

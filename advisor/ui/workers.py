@@ -27,10 +27,29 @@ LONGEST_S: Final = 120.0
 _live: LiveReport | None = None  # of a worker
 
 
-class InThread:
-    """Answers as ``LiveReport`` gives them, in a thread of this process, one at a time."""
+class Workers:
+    """Who answers; what cannot be answered is raised as it is, or as ``RefusedError``."""
 
     count = 1
+
+    async def reply(self, question: Question, is_whole: bool) -> bytes:
+        """Return what ``LiveReport.reply`` gives."""
+        return await self._ask(_reply, question.to_record(), is_whole)
+
+    async def export(self, question: Question, reply: bytes, body: dict[str, Any]) -> bytes:
+        """Return what ``LiveReport.export`` gives, as JSON."""
+        return await self._ask(_export, question.to_record(), reply, body)
+
+    async def judge(self, question: Question, body: dict[str, Any]) -> bytes:
+        """Return what ``LiveReport.judge`` gives, as JSON."""
+        return await self._ask(_judge, question.to_record(), body)
+
+    async def _ask(self, work: Any, *given: Any) -> bytes:
+        raise NotImplementedError
+
+
+class InThread(Workers):
+    """Answers as ``LiveReport`` gives them, in a thread of this process, one at a time."""
 
     def __init__(self, live: LiveReport) -> None:
         self._live = live
@@ -42,21 +61,12 @@ class InThread:
         """
         return self._live.reply(question, False)
 
-    async def reply(self, question: Question, is_whole: bool) -> bytes:
-        """Return the answer as JSON; raises what ``LiveReport.reply`` does."""
-        return await in_thread(lambda: self._live.reply(question, is_whole))
-
-    async def export(self, question: Question, reply: bytes, body: dict[str, Any]) -> bytes:
-        """Return what ``LiveReport.export`` gives, as JSON; raises what that does."""
-        return await in_thread(lambda: _export(self._live, question.to_record(), reply, body))
-
-    async def judge(self, question: Question, body: dict[str, Any]) -> bytes:
-        """Return what ``LiveReport.judge`` gives, as JSON; raises what that does."""
-        return await in_thread(lambda: _judge(self._live, question.to_record(), body))
+    async def _ask(self, work: Any, *given: Any) -> bytes:
+        return await in_thread(lambda: bytes(work(self._live, *given)))
 
 
-class AnswerProcesses:
-    """Answers as ``LiveReport.reply`` gives them, ``count`` at a time.
+class AnswerProcesses(Workers):
+    """Answers as ``LiveReport`` gives them, ``count`` at a time, each within ``LONGEST_S``.
 
     Parameters
     ----------
@@ -81,27 +91,6 @@ class AnswerProcesses:
             why = error.why
             kind = UsageError if why.exit_code == UsageError.exit_code else AdvisorError
             raise kind(why.what, hint=why.hint) from None
-
-    async def reply(self, question: Question, is_whole: bool) -> bytes:
-        """Return the answer as JSON.
-
-        Raises RefusedError if there is none, or none in ``LONGEST_S``.
-        """
-        return await self._ask(_reply, question.to_record(), is_whole)
-
-    async def export(self, question: Question, reply: bytes, body: dict[str, Any]) -> bytes:
-        """Return what ``LiveReport.export`` gives, as JSON.
-
-        Raises RefusedError as ``reply``.
-        """
-        return await self._ask(_export, question.to_record(), reply, body)
-
-    async def judge(self, question: Question, body: dict[str, Any]) -> bytes:
-        """Return what ``judged.judged`` gives, as JSON.
-
-        Raises RefusedError as ``reply``.
-        """
-        return await self._ask(_judge, question.to_record(), body)
 
     async def _ask(self, work: Any, *given: Any) -> bytes:
         pool = self._pool()
@@ -138,10 +127,8 @@ class AnswerProcesses:
         self._pool().shutdown(wait=False, kill_workers=True)
 
 
-# In a worker.
-
-
 def _begin(record: dict[str, Any], server: int) -> None:
+    """Begin to be a worker."""
     global _live  # a process is one worker
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's
     threading.Thread(target=_end_with, args=(server,), daemon=True).start()

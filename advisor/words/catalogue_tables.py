@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Final, Literal
 
 from rich.console import Console, RenderableType
@@ -40,40 +41,28 @@ def offers(record: Record, console: Console) -> None:
 
 
 def _wide_offers(rows: Sequence[Record], *, is_complete: bool) -> Table:
-    table = _table(
-        "provider", "instance type", "region", ">USD/h", "pricing", "accelerators",
-        ">vCPU", ">GiB", *([">Gbit/s", "as of"] if is_complete else []),
-    )  # fmt: skip
-    for row in rows:
-        _add(
-            table,
-            row["provider"],
-            row["instance_type"],
-            row["region"],
-            usd_per_h(row["price_usd_per_h"]),
-            row["pricing"],
-            accelerators(row),
-            number(row["vcpus"]),
-            number(row["memory_gib"]),
-            *([number(row["network_gbit_per_s"])] if is_complete else []),
-            *([row["as_of"] or WITHOUT_DAY] if is_complete else []),
-        )
-    return table
+    columns: dict[str, Cell] = {
+        "provider": itemgetter("provider"), "instance type": itemgetter("instance_type"),
+        "region": itemgetter("region"), ">USD/h": _price("price"),
+        "pricing": itemgetter("pricing"), "accelerators": accelerators,
+        ">vCPU": lambda row: number(row["vcpus"]), ">GiB": lambda row: number(row["memory_gib"]),
+    }  # fmt: skip
+    if is_complete:
+        columns[">Gbit/s"] = lambda row: number(row["network_gbit_per_s"])
+        columns["as of"] = _day
+    return _table(columns, rows)
 
 
 def _narrow_offers(rows: Sequence[Record]) -> Table:
-    table = _table("instance type", "~where", ">USD/h", "pricing", "~resources")
-    for row in rows:
+    def resources(row: Record) -> str:
         size = f"{number(row['vcpus'])} vCPU, {number(row['memory_gib'])} GiB"
-        _add(
-            table,
-            row["instance_type"],
-            f"{row['provider']} {row['region']}",
-            usd_per_h(row["price_usd_per_h"]),
-            row["pricing"],
-            accelerators(row) or size,
-        )
-    return table
+        return accelerators(row) or size
+
+    columns: dict[str, Cell] = {
+        "instance type": itemgetter("instance_type"), "~where": _where, ">USD/h": _price("price"),
+        "pricing": itemgetter("pricing"), "~resources": resources,
+    }  # fmt: skip
+    return _table(columns, rows)
 
 
 def instance_type(record: Record, console: Console, *, all_regions: bool = False) -> None:
@@ -153,19 +142,17 @@ _WORDS_OF_STATUS: Final = re.compile(r"-(?!(?:east|west|north|south|central)\w*-
 
 
 def _prices(rows: Sequence[Record]) -> Table:
+    def status(row: Record) -> str:
+        words = [row["status"]] + ([row["listing"]] if row["listing"] != "offered" else [])
+        return _WORDS_OF_STATUS.sub(" ", ", ".join(words))
+
     ways = ["on_demand", "spot", "reserved_1y", "reserved_3y"]
     used = [way for way in ways if any(row[f"{way}_usd_per_h"] is not None for row in rows)]
-    has_bands = any(row["interruption"] for row in rows)
-    headers = [f">{way.replace('_', ' ')}" for way in used]
-    bands = [">interrupted"] if has_bands else []
-    table = _table("region", *headers, *bands, "as of", "~status")
-    for row in rows:
-        cells = [usd_per_h(row[f"{way}_usd_per_h"]) for way in used]
-        band = [row["interruption"] or ""] if has_bands else []
-        words = [row["status"]] + ([row["listing"]] if row["listing"] != "offered" else [])
-        status = _WORDS_OF_STATUS.sub(" ", ", ".join(words))
-        _add(table, row["region"], *cells, *band, row["as_of"] or WITHOUT_DAY, status)
-    return table
+    columns: dict[str, Cell] = {"region": itemgetter("region")}
+    columns |= {f">{way.replace('_', ' ')}": _price(way) for way in used}
+    if any(row["interruption"] for row in rows):
+        columns[">interrupted"] = lambda row: row["interruption"] or ""
+    return _table({**columns, "as of": _day, "~status": status}, rows)
 
 
 def _sources(record: Record) -> Iterable[tuple[str, str]]:
@@ -185,25 +172,18 @@ def _sources(record: Record) -> Iterable[tuple[str, str]]:
 def info(record: Record, console: Console) -> None:
     """Print the answer to ``info``."""
     console.print(_facts(_about(record)))
-    table = _table(
-        "provider", ">types", ">GPU", ">regions", ">on-demand", ">spot", "newest", ">days",
-        ">unpriced",
-    )  # fmt: skip
-    for row in record["providers"]:
-        age = row["age_days"]
-        _add(
-            table,
-            row["provider"],
-            f"{row['types']:,}",
-            f"{row['accelerated_types']:,}",
-            f"{row['regions']:,}",
-            f"{row['on_demand_prices']:,}",
-            f"{row['spot_prices']:,}",
-            row["newest"] or WITHOUT_DAY,
-            "?" if age is None else f"{age:.0f}",
-            f"{row['holes']['types_without_price']:,}",
-        )
-    console.print(table)
+
+    def age(row: Record) -> str:
+        return "?" if row["age_days"] is None else f"{row['age_days']:.0f}"
+
+    columns: dict[str, Cell] = {
+        "provider": itemgetter("provider"), ">types": _count("types"),
+        ">GPU": _count("accelerated_types"), ">regions": _count("regions"),
+        ">on-demand": _count("on_demand_prices"), ">spot": _count("spot_prices"),
+        "newest": lambda row: row["newest"] or WITHOUT_DAY, ">days": age,
+        ">unpriced": lambda row: _count("types_without_price")(row["holes"]),
+    }  # fmt: skip
+    console.print(_table(columns, record["providers"]))
 
 
 # Where the speed of a type's cores is from, in words.
@@ -232,69 +212,56 @@ def _about(record: Record) -> Iterable[tuple[str, str]]:
 
 def other_prices(rows: Sequence[Record], console: Console) -> None:
     """Print prices of storage and outgoing traffic."""
-    table = _table("provider", "region", "~item", "~tier", ">USD", "unit", "~as of")
+    columns: dict[str, Cell] = {
+        "provider": itemgetter("provider"), "region": itemgetter("region"),
+        "~item": itemgetter("item"), "~tier": itemgetter("tier"),
+        ">USD": lambda row: f"{row['price_usd']:.4g}",
+        "unit": lambda row: row["unit"].removeprefix("USD/"), "~as of": itemgetter("as_of"),
+    }  # fmt: skip
+    table = _table(columns, rows)
     table.columns[-1].min_width = len("2026-11-26")
-    for row in rows:
-        price = f"{row['price_usd']:.4g}"
-        unit = row["unit"].removeprefix("USD/")
-        _add(
-            table, row["provider"], row["region"], row["item"], row["tier"], price, unit,
-            row["as_of"],
-        )  # fmt: skip
     console.print(table)
 
 
 def update(record: Record, console: Console) -> None:
     """Print the answer to ``update``."""
-    table = _table("source", "", ">types", ">prices", "~")
-    for row in record["sources"]:
-        notes = ", ".join(f"{count:,} {what}" for what, count in row["found"].items())
-        words = row["message"] if row["status"] != "updated" else notes
-        if row["status"] != "updated" and row["hint"]:
-            words += f"\nhint: {row['hint']}"
-        _add(table, row["source"], row["status"], f"{row['types']:,}", f"{row['prices']:,}", words)
-    console.print(table)
+
+    def notes(row: Record) -> str:
+        if row["status"] == "updated":
+            return ", ".join(f"{count:,} {what}" for what, count in row["found"].items())
+        return str(row["message"]) + (f"\nhint: {row['hint']}" if row["hint"] else "")
+
+    columns: dict[str, Cell] = {
+        "source": itemgetter("source"), "": itemgetter("status"), ">types": _count("types"),
+        ">prices": _count("prices"), "~": notes,
+    }  # fmt: skip
+    console.print(_table(columns, record["sources"]))
     console.print(Text(record["message"]))
 
 
 def difference(record: Record, console: Console, *, top: int) -> None:
     """Print the answer to ``diff``."""
     console.print(Text(f"from {record['old']}\nto   {record['new']}"))
-    table = _table(
-        "provider", ">types +", ">types -", ">prices +", ">prices -", ">changed", ">median change"
-    )
-    for row in record["providers"]:
-        change = row["median_change_fraction"]
-        _add(
-            table,
-            row["provider"],
-            f"{row['types_added']:,}",
-            f"{row['types_removed']:,}",
-            f"{row['prices_added']:,}",
-            f"{row['prices_removed']:,}",
-            f"{row['prices_changed']:,}",
-            "" if change is None else percent_text(change, 1, signed=True),
-        )
+    columns: dict[str, Cell] = {
+        "provider": itemgetter("provider"), ">types +": _count("types_added"),
+        ">types -": _count("types_removed"), ">prices +": _count("prices_added"),
+        ">prices -": _count("prices_removed"), ">changed": _count("prices_changed"),
+        ">median change": lambda row: _change(row["median_change_fraction"]),
+    }  # fmt: skip
+    table = _table(columns, record["providers"])
     console.print(table if record["providers"] else Text("no difference"))
-    changes = record["changes"][:top]
-    if changes:
+    if changes := record["changes"][:top]:
+        columns = {
+            "instance type": itemgetter("instance_type"), "~where": _where,
+            "pricing": itemgetter("pricing"), ">old": _price("old"), ">new": _price("new"),
+            ">change": lambda row: _change(row["change_fraction"]),
+        }  # fmt: skip
         console.print(Text("\nlargest changes", style="bold"))
-        console.print(_changes(changes))
+        console.print(_table(columns, changes))
 
 
-def _changes(rows: Sequence[Record]) -> Table:
-    table = _table("instance type", "~where", "pricing", ">old", ">new", ">change")
-    for row in rows:
-        _add(
-            table,
-            row["instance_type"],
-            f"{row['provider']} {row['region']}",
-            row["pricing"],
-            usd_per_h(row["old_usd_per_h"]),
-            usd_per_h(row["new_usd_per_h"]),
-            percent_text(row["change_fraction"], 1, signed=True),
-        )
-    return table
+def _change(fraction: float | None) -> str:
+    return "" if fraction is None else percent_text(fraction, 1, signed=True)
 
 
 def usd_per_h(value: float | None) -> str:
@@ -337,23 +304,39 @@ def accelerators(row: Record) -> str:
     return f"{share} {row['accelerator']}"
 
 
-def _table(*headers: str) -> Table:
+# From a row of a record to what a column shows of it.
+Cell = Callable[[Record], str]
+
+
+def _table(columns: Mapping[str, Cell], rows: Iterable[Record]) -> Table:
     """Make a table: ``>`` turns a column to the right, ``~`` lets it wrap at spaces."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
-    for header in headers:
+    for header in columns:
         justify: Literal["left", "right"] = "right" if ">" in header else "left"
         wraps = "~" in header
         table.add_column(
-            header.strip(">~"),
-            justify=justify,
-            no_wrap=not wraps,
+            header.strip(">~"), justify=justify, no_wrap=not wraps,
             overflow="fold" if wraps else "ellipsis",
-        )
+        )  # fmt: skip
+    for row in rows:
+        table.add_row(*(escape(cell(row)) for cell in columns.values()))
     return table
 
 
-def _add(table: Table, *cells: str) -> None:
-    table.add_row(*(escape(cell) for cell in cells))
+def _count(name: str) -> Cell:
+    return lambda row: f"{row[name]:,}"
+
+
+def _price(name: str) -> Cell:
+    return lambda row: usd_per_h(row[f"{name}_usd_per_h"])
+
+
+def _where(row: Record) -> str:
+    return f"{row['provider']} {row['region']}"
+
+
+def _day(row: Record) -> str:
+    return str(row["as_of"] or WITHOUT_DAY)
 
 
 def _facts(pairs: Iterable[tuple[str, str]]) -> RenderableType:
@@ -361,7 +344,7 @@ def _facts(pairs: Iterable[tuple[str, str]]) -> RenderableType:
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in pairs:
-        _add(table, name, value)
+        table.add_row(escape(name), escape(value))
     return table
 
 

@@ -25,9 +25,6 @@ from advisor.quantities import (
 from advisor.words import pieces
 from advisor.words.pieces import wrapped
 
-# One row of a recommendation in full: what it waits for, costs and assumes, and what it beats.
-
-
 Record = Mapping[str, Any]
 
 REJECTED: Final = {

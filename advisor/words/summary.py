@@ -298,9 +298,6 @@ def _surest(one: Record | None) -> str:
     return f"#{one['rank']} as `advisor simulate spot` plans it (late in {chance} of cases)"
 
 
-# Ratios of times and of costs as people say them.
-
-
 def faster_words(ratio: float) -> str:
     """Return a speed-up of at least one.
 

@@ -1,4 +1,7 @@
-"""The gate's verdict as text, from its JSON record."""
+"""Verdicts as text, from their JSON records: the gate's, advice on a job, caches of experts.
+
+Advice is one screen, the strongest first, each with what to do.
+"""
 
 from __future__ import annotations
 
@@ -64,9 +67,6 @@ def _numbers(one: Mapping[str, Any]) -> str:
     if one["candidate"] is not None:
         said += filter(None, [pieces.price_words(one["candidate"]["configuration"])])
     return f": {', '.join(said)}" if said else ""
-
-
-# Advice as text for a terminal: one screen, the strongest first, each with what to do.
 
 
 Record = Mapping[str, Any]
@@ -216,9 +216,6 @@ def _bounded(saved: Record, *, is_time: bool) -> str:
     value, bounds = hours_interval(clipped) if is_time else usd_interval(clipped)
     may_lose = "; it may also be a loss" if saved["low"] < 0 else ""
     return f"{value} ({bounds}, {percent_text(saved['coverage'])}{may_lose})"
-
-
-# Caches of experts as a table for a terminal: what each size serves under each policy.
 
 
 _COLUMNS: Final = ("lru", "lfu", "periodic", "learned", "oracle")

@@ -1,4 +1,4 @@
-"""A plan as text for the terminal."""
+"""Plans and estimates as text for the terminal: what to run, what trains in a time, one job."""
 
 from __future__ import annotations
 
@@ -69,9 +69,6 @@ def show(record: Record, *, width: int | None = None) -> str:
     model = record["model"]
     notes = [*best["notes"], *model.get("notes", ()), *model.get("assumptions", ())]
     return "\n".join(lines + [x for n in notes for x in indented(f"note: {n}", columns)])
-
-
-# What machines train in a time.
 
 
 def within_text(record: Record, *, width: int | None = None) -> str:
@@ -214,9 +211,6 @@ def _details(one: Record, groups: Sequence[Record]) -> list[str]:
     return lines
 
 
-# One estimate as text: the step and its parts, the whole job, and where the numbers are from.
-
-
 _INDENT: Final = 20
 _SHARE_SHOWN: Final = 0.005
 
@@ -238,22 +232,20 @@ def prediction_text(record: Record, *, width: int = 80) -> str:
     lines.append(_row("samples/s", digits(record["throughput_samples_per_s"]["value"])))
     lines += _units(record["units"])
     lines.append(_row("memory per device", pieces.memory_words(record)))
-    layout = _row("layout", pieces.layout_words(record["layout"]))
-    lines += wrapped(layout, width, indent=" " * _INDENT)
-    for name, key, interval in (
-        ("whole job", "training_time_h", hours_interval),
-        ("cost", "cost_usd", usd_interval),
-    ):
-        if record[key] is not None:
-            value, bounds = interval(record[key])
-            lines.append(_row(name, f"{value}  ({bounds})"))
-        parts = pieces.ledger_words(record) if key == "training_time_h" else ""
-        lines += wrapped(_row("", parts), width, indent=" " * _INDENT) if parts else []
-        surplus = pieces.surplus_words(record) if key == "cost_usd" else ""
-        lines += wrapped(_row("", surplus), width, indent=" " * _INDENT) if surplus else []
-        told = pieces.direct_cost_text(record) if key == "cost_usd" else ""
-        if told:
-            lines += wrapped(_row("  learned", told), width, indent=" " * _INDENT)
+
+    def folded(name: str, value: str) -> list[str]:
+        return wrapped(_row(name, value), width, indent=" " * _INDENT) if value else []
+
+    lines += folded("layout", pieces.layout_words(record["layout"]))
+    if record["training_time_h"] is not None:
+        lines.append(
+            _row("whole job", "{}  ({})".format(*hours_interval(record["training_time_h"])))
+        )
+    lines += folded("", pieces.ledger_words(record))
+    if record["cost_usd"] is not None:
+        lines.append(_row("cost", "{}  ({})".format(*usd_interval(record["cost_usd"]))))
+    lines += folded("", pieces.surplus_words(record))
+    lines += folded("  learned", pieces.direct_cost_text(record))
     if record["training_time_h"] is None:
         lines += _rate(record, width)
     if record["completion"] != "on-demand":

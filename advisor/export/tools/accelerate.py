@@ -14,14 +14,14 @@ from typing import Any, Final
 from advisor.estimate import fsdp_config
 from advisor.export.launch import DEEPSPEED_FILE, Launch
 from advisor.export.pick import Pick
-from advisor.export.target import Exported, NotExportableError, Target
+from advisor.export.target import Exported, NotExportableError
+from advisor.export.templates import documents
 from advisor.export.texts import yaml_text
 from advisor.export.tools.ddp import on_framework
 from advisor.export.tools.torchrun import HERE, shell_script
 
 _FILE: Final = "accelerate.yaml"
 _SCRIPT: Final = "run.sh"
-_PORT: Final = 29500
 # Arguments of the Trainer that the file stands for.
 _FSDP: Final = "--fsdp --fsdp_config fsdp.json"
 _DEEPSPEED: Final = f"--deepspeed {DEEPSPEED_FILE}"
@@ -45,40 +45,25 @@ def write(pick: Pick, launch: Launch, _: Mapping[str, str]) -> Exported:
     launch = replace(launch, text=text, files=files, launcher="accelerate")
     return Exported(
         target="accelerate",
-        files={_SCRIPT: shell_script(pick, launch), _FILE: yaml_text(config(pick, launch), pick)},
+        files={_SCRIPT: shell_script(pick, launch), _FILE: yaml_text(_config(pick, launch), pick)},
         run=f"bash {_SCRIPT}" if is_alone else f"bash {_SCRIPT} FIRST_MACHINE 0",
         notes=() if is_alone else ("the other machines are 1, 2, ... in place of 0",),
     )
 
 
-def config(pick: Pick, launch: Launch) -> dict[str, Any]:
+def _config(pick: Pick, launch: Launch) -> Any:
     """Return what ``accelerate config`` would have asked for."""
     processes = launch.nodes * launch.per_node
-    found: dict[str, Any] = {
-        "compute_environment": "LOCAL_MACHINE",
-        "distributed_type": _kind(pick, launch, processes),
-        "num_machines": launch.nodes,
-        "num_processes": processes,
-        "machine_rank": 0,
-        "main_process_port": _PORT,
-        "main_training_function": "main",
-        "mixed_precision": _precision(launch),
-        "rdzv_backend": "static",
-        "same_network": True,
-        "use_cpu": not pick.rented.accelerators,
-    }
-    if found["distributed_type"] == "FSDP":
-        settings = fsdp_config(pick.layout)
-        names = {"version": "fsdp_version", "cpu_offload": "fsdp_offload_params"}
-        found["fsdp_config"] = {
-            names.get(name, f"fsdp_{name}"): value for name, value in settings.items()
-        }
-    if found["distributed_type"] == "DEEPSPEED":
-        del found["mixed_precision"]  # as in the file of DeepSpeed
-        found["deepspeed_config"] = {
-            "deepspeed_config_file": DEEPSPEED_FILE,
-            "zero3_init_flag": pick.layout.zero_stage == 3,
-        }
+    kind = _kind(pick, launch, processes)
+    settings = fsdp_config(pick.layout) if kind == "FSDP" else {}
+    names = {"cpu_offload": "fsdp_offload_params"}
+    (found,) = documents(
+        "accelerate", pick, launch, kind=kind, processes=processes, nodes=launch.nodes,
+        is_deepspeed=kind == "DEEPSPEED", use_cpu=not pick.rented.accelerators,
+        precision="" if kind == "DEEPSPEED" else _precision(launch),
+        fsdp={names.get(name, f"fsdp_{name}"): value for name, value in settings.items()},
+        is_zero_3=pick.layout.zero_stage == 3,
+    )  # fmt: skip
     return found
 
 
@@ -95,6 +80,3 @@ def _kind(pick: Pick, launch: Launch, processes: int) -> str:
     if launch.is_placeholder and pick.layout.zero_stage == 3:
         return "FSDP"
     return "NO" if processes == 1 else "MULTI_GPU"
-
-
-TARGET: Final = Target(name="accelerate", write=write, runs_here=True, spreads=True)

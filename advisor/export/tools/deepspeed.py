@@ -15,7 +15,7 @@ from advisor.estimate import DEEPSPEED_LINES, deepspeed_config
 from advisor.export.launch import DEEPSPEED_FILE, KEPT, LINES_FILE, Launch, NotRunnableError
 from advisor.export.pick import HERE as MACHINE_AT_HAND
 from advisor.export.pick import Pick
-from advisor.export.target import Blank, Exported, NotExportableError, Target
+from advisor.export.target import Exported, NotExportableError
 from advisor.export.texts import marked
 from advisor.export.tools.ddp import on_framework
 from advisor.export.tools.torchrun import HERE, shell_script
@@ -38,11 +38,15 @@ def write(pick: Pick, launch: Launch, values: Mapping[str, str]) -> Exported:
     )
     files = {_FILE: json.dumps(config, indent=2) + "\n"}
     launcher = f"deepspeed --num_gpus {launch.per_node}"
+    notes = []
     if launch.nodes > 1:
-        launcher = f'deepspeed --hostfile "{HERE}/{_HOSTS}"'
         names = [name for name in values["hosts"].split(",") if name]
-        hosts = names or [f"machine-{number}" for number in range(1, launch.nodes + 1)]
-        lines = "".join(f"{name} slots={launch.per_node}\n" for name in hosts)
+        if len(names) != launch.nodes:
+            notes.append(f"{_HOSTS} has made-up names: --set hosts=a,b names your {launch.nodes}")
+        notes.append("DeepSpeed starts the other machines through pdsh and ssh: both must work")
+        launcher = f'deepspeed --hostfile "{HERE}/{_HOSTS}"'
+        made_up = [f"machine-{number}" for number in range(1, launch.nodes + 1)]
+        lines = "".join(f"{name} slots={launch.per_node}\n" for name in names or made_up)
         files[_HOSTS] = marked(lines, pick)
     if not launch.is_trainer:
         files[_LINES] = launch.files[_LINES] if _FILE in launch.files else DEEPSPEED_LINES
@@ -52,7 +56,7 @@ def write(pick: Pick, launch: Launch, values: Mapping[str, str]) -> Exported:
     text = shell_script(pick, started, before=copy, master="")
     return Exported(
         target="deepspeed", files={_SCRIPT: text, **files}, run=f"bash {_SCRIPT}",
-        notes=_notes(launch, values),
+        notes=tuple(notes),
     )  # fmt: skip
 
 
@@ -80,20 +84,3 @@ def _check(pick: Pick, launch: Launch) -> None:
             f"DeepSpeed does not run the layout of row {pick.rank}: {rule.reason}",
             hint="export another row, fix another layout (--tp 1 --pp 1), or export to torchrun",
         )
-
-
-def _notes(launch: Launch, values: Mapping[str, str]) -> tuple[str, ...]:
-    notes = []
-    if launch.nodes > 1 and len([x for x in values["hosts"].split(",") if x]) != launch.nodes:
-        notes.append(f"{_HOSTS} has made-up names: --set hosts=a,b names your {launch.nodes}")
-    if launch.nodes > 1:
-        notes.append("DeepSpeed starts the other machines through pdsh and ssh: both must work")
-    return tuple(notes)
-
-
-TARGET: Final = Target(
-    name="deepspeed",
-    write=write,
-    blanks={"hosts": Blank(example="", help="names of the machines, comma-separated")},
-    runs_here=True,
-)

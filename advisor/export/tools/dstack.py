@@ -8,46 +8,34 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from advisor.answer import Offer
 from advisor.export.launch import Launch
-from advisor.export.pick import Pick, Rented
-from advisor.export.target import Blank, Exported, Target
-from advisor.export.texts import attached, exchangeable, is_in_one_region, job_name, yaml_text
+from advisor.export.pick import Pick
+from advisor.export.target import Exported, is_rented_from
+from advisor.export.templates import documents
+from advisor.export.texts import attached, exchangeable, is_in_one_region, yaml_text
 
 _DEFAULT_IMAGE: Final = "dstackai/base"
 _FILE: Final = "task.dstack.yml"
-_FOLDER: Final = "/workflow"
-_POLICIES: Final[Mapping[str, str]] = {"on-demand": "on-demand", "spot": "spot"}
 
 
 def write(pick: Pick, launch: Launch, values: Mapping[str, str]) -> Exported:
     """Return the task; a run that spot machines are taken from is started again."""
     same, others = exchangeable(pick)
-    known = [pick.rented, *(one for one in same if TARGET.is_rented_from(one.provider))]
+    known = [pick.rented, *(one for one in same if is_rented_from("dstack", one.provider))]
     placed = [one.region for one in known if is_in_one_region(one)]
-    task: dict[str, Any] = {
-        "type": "task",
-        "name": job_name(pick.run),
-        "nodes": pick.nodes,
-        **({"image": values["image"]} if values["image"] != _DEFAULT_IMAGE else {}),
-        "shell": "bash",
-        "files": [{"local_path": launch.folder or ".", "path": _FOLDER}],
-        "working_dir": _FOLDER,
-        "commands": [launch.install, launch.shell("$DSTACK_MASTER_NODE_IP").rstrip()],
-        "backends": _once([one.provider for one in known]),
-        **({"regions": _once(placed)} if len(placed) == len(known) else {}),
-        "instance_types": _once([_machine(one) for one in known]),
-        "resources": _resources(pick.rented),
-        "spot_policy": _POLICIES.get(pick.completion, "auto"),
-        "max_price": max(one.price_usd_per_h for one in known),
-        "max_duration": pick.longest_s,
-    }
-    if pick.is_spot:
-        task["retry"] = {"on_events": ["interruption", "no-capacity"], "duration": pick.longest_s}
-    if pick.nodes == 1:
-        del task["nodes"]
+    found = documents(
+        "dstack", pick, launch, **values, has_image=values["image"] != _DEFAULT_IMAGE,
+        command=launch.shell("$DSTACK_MASTER_NODE_IP").rstrip(),
+        backends=_once([one.provider for one in known]),
+        regions=_once(placed) if len(placed) == len(known) else [],
+        machines=_once([_machine(one) for one in known]), resources=_resources(pick.rented),
+        policy=pick.completion if pick.completion in ("on-demand", "spot") else "auto",
+        max_price=max(one.price_usd_per_h for one in known),
+    )  # fmt: skip
     return Exported(
         target="dstack",
-        files={_FILE: yaml_text(task, pick)},
+        files={_FILE: yaml_text(found, pick)},
         run=f"dstack apply -f {_FILE}",
         notes=(
             *others,
@@ -57,14 +45,14 @@ def write(pick: Pick, launch: Launch, values: Mapping[str, str]) -> Exported:
     )
 
 
-def _machine(one: Rented) -> str:
+def _machine(one: Offer) -> str:
     """Return a machine as gpuhunt calls it: Nebius's with a space, GCP's without its cards."""
     if one.provider == "nebius":
         return one.instance_type.replace("_", " ", 1)
     return attached(one)[0]
 
 
-def _resources(one: Rented) -> dict[str, Any]:
+def _resources(one: Offer) -> dict[str, Any]:
     """Return what the pinned machine has at least: dstack's own minimum leaves small ones out."""
     found: dict[str, Any] = {"cpu": "1..", "memory": "0.5GB..", "disk": "30GB.."}
     _, card, count = attached(one)
@@ -77,11 +65,3 @@ def _resources(one: Rented) -> dict[str, Any]:
 
 def _once(values: list[str]) -> list[str]:
     return list(dict.fromkeys(values))
-
-
-TARGET: Final = Target(
-    name="dstack",
-    write=write,
-    blanks={"image": Blank(example=_DEFAULT_IMAGE, help="container image")},
-    rents=True,
-)

@@ -1,7 +1,9 @@
-"""Kubernetes: an indexed Job, a pod a machine, on nodes of the pick's type or its alternatives.
+"""Kubernetes: an indexed Job, and a TrainJob of Kubeflow Trainer, on nodes of the pick's type.
 
 Read against Kubernetes 1.37: nodes are told apart by the well-known labels of their cloud; pods
-of an indexed Job are ``NAME-0``, ``NAME-1``, ... under a headless service.
+of an indexed Job are ``NAME-0``, ``NAME-1``, ... under a headless service. Read against Kubeflow
+Trainer 2.3: its runtime ``torch-distributed`` says the first machine's address in
+``PET_MASTER_ADDR``.
 """
 
 from __future__ import annotations
@@ -9,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from advisor.answer import Offer
 from advisor.export.launch import Launch
-from advisor.export.pick import Pick, Rented
-from advisor.export.target import Blank, Exported, Target
+from advisor.export.pick import Pick
+from advisor.export.target import Exported
+from advisor.export.templates import documents
 from advisor.export.texts import (
     attached,
     exchangeable,
@@ -22,102 +26,64 @@ from advisor.export.texts import (
 )
 from advisor.providers import provider_of
 
-IMAGE: Final = Blank(example="pytorch/pytorch:latest", help="image that holds your script")
-FOLDER: Final = Blank(example="/workspace", help="folder of your script in the image")
-_FILE: Final = "job.yaml"
 _TYPE: Final = "node.kubernetes.io/instance-type"
 _REGION: Final = "topology.kubernetes.io/region"
 # Interruptions of a spot job that are expected to be survived at most.
 _RESTARTS: Final = 20
 
 
+def _written(
+    tool: str, file: str, pick: Pick, launch: Launch, values: Mapping[str, str], command: str
+) -> Exported:
+    """Return the manifest: pods run on the pick's nodes if there are, else on alternatives'."""
+    same, others = exchangeable(pick)
+    terms = [{"matchExpressions": list(_labels(one))} for one in (pick.rented, *same)]
+    affinity = {
+        "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms},
+        "preferredDuringSchedulingIgnoredDuringExecution": [
+            {"weight": 100, "preference": terms[0]}
+        ],
+    }
+    found = documents(
+        tool, pick, launch, **values, command=command, affinity=affinity,
+        limits=limits(pick.rented), tolerations=list(tolerations(pick)),
+        retries=_RESTARTS if pick.is_spot else 0,
+    )  # fmt: skip
+    # One machine needs no service to find the others by.
+    found = found if pick.nodes > 1 else found[-1:]
+    return Exported(
+        target=tool, files={file: yaml_text(found, pick)}, run=f"kubectl apply -f {file}",
+        notes=(*others, *_cannot_say(pick)),
+    )  # fmt: skip
+
+
 def write(pick: Pick, launch: Launch, values: Mapping[str, str]) -> Exported:
     """Return the Job, and the service by which its pods find the first."""
     name = job_name(pick.run)
-    same, others = exchangeable(pick)
-    pod: dict[str, Any] = {
-        "restartPolicy": "Never",
-        **({"subdomain": name} if pick.nodes > 1 else {}),
-        "affinity": affinity(pick, same, name),
-        "tolerations": list(tolerations(pick)),
-        "containers": [container(pick, launch, values, f"{name}-0.{name}")],
-        "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}],
-    }
-    job = {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": name},
-        "spec": {
-            "completionMode": "Indexed",
-            "completions": pick.nodes,
-            "parallelism": pick.nodes,
-            "backoffLimit": _RESTARTS if pick.is_spot else 0,
-            **({"podFailurePolicy": _restarted()} if pick.is_spot else {}),
-            "activeDeadlineSeconds": pick.longest_s,
-            "template": {
-                "metadata": {"labels": {"training": name}},
-                "spec": {key: value for key, value in pod.items() if value},
-            },
-        },
-    }
-    documents = [_service(name), job] if pick.nodes > 1 else [job]
-    return Exported(
-        target="kubernetes",
-        files={_FILE: yaml_text(documents, pick)},
-        run=f"kubectl apply -f {_FILE}",
-        notes=(*others, *cannot_say(pick)),
-    )
+    command = launch.shell(f"{name}-0.{name}")
+    return _written("kubernetes", "job.yaml", pick, launch, values, command)
 
 
-def container(
-    pick: Pick, launch: Launch, values: Mapping[str, str], master: str
-) -> dict[str, Any]:
-    """Return the container of a machine, which takes its accelerators."""
-    return {
-        "name": "trainer",
-        "image": values["image"],
-        "workingDir": values["folder"],
-        "command": ["bash", "-c"],
-        "args": [launch.shell(master)],
-        "resources": {"limits": limits(pick.rented)},
-        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
-    }
+def kubeflow_write(pick: Pick, launch: Launch, values: Mapping[str, str]) -> Exported:
+    """Return the TrainJob."""
+    command = launch.shell("$PET_MASTER_ADDR", folder=values["folder"])
+    return _written("kubeflow", "trainjob.yaml", pick, launch, values, command)
 
 
-def limits(one: Rented) -> dict[str, int]:
+def limits(one: Offer) -> dict[str, int]:
     """Return the accelerators of a machine as its device plugin counts them."""
     name = plugin(one)
     return {name: max(int(one.accelerators), 1)} if name else {}
 
 
-def affinity(pick: Pick, same: list[Rented], name: str) -> dict[str, Any]:
-    """Return where pods may run: on the pick's nodes if there are, else on its alternatives'."""
-    terms = [{"matchExpressions": list(_labels(one))} for one in (pick.rented, *same)]
-    found: dict[str, Any] = {
-        "nodeAffinity": {
-            "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms},
-            "preferredDuringSchedulingIgnoredDuringExecution": [
-                {"weight": 100, "preference": terms[0]}
-            ],
-        }
-    }
-    if pick.nodes > 1:
-        apart = {"labelSelector": {"matchLabels": {"training": name}}}
-        found["podAntiAffinity"] = {
-            "requiredDuringSchedulingIgnoredDuringExecution": [
-                {**apart, "topologyKey": "kubernetes.io/hostname"}
-            ]
-        }
-    return found
-
-
-def _labels(one: Rented) -> Iterator[dict[str, Any]]:
+def _labels(one: Offer) -> Iterator[dict[str, Any]]:
     yield {"key": _TYPE, "operator": "In", "values": [attached(one)[0]]}
     if is_in_one_region(one):
         yield {"key": _REGION, "operator": "In", "values": [one.region]}
     key, _, value = provider_of(one.provider).spot_label.partition("=")
     if key:
-        yield {"key": key, "operator": "In" if one.is_spot else "NotIn", "values": [value]}
+        how = "In" if one.pricing == "spot" else "NotIn"
+        yield {"key": key, "operator": how, "values": [value]}
 
 
 def tolerations(pick: Pick) -> Iterator[dict[str, Any]]:
@@ -129,30 +95,8 @@ def tolerations(pick: Pick) -> Iterator[dict[str, Any]]:
         yield {"key": key, "operator": "Equal", "value": value, "effect": "NoSchedule"}
 
 
-def cannot_say(pick: Pick) -> Iterator[str]:
+def _cannot_say(pick: Pick) -> Iterator[str]:
     """Yield what a manifest leaves to the cluster."""
     yield "the cluster must have such nodes, or an autoscaler that adds them; prices are not asked"
     if pick.is_spot and not provider_of(pick.rented.provider).spot_label:
         yield f"spot nodes of {pick.rented.provider} have no label of their own: name it yourself"
-
-
-def _restarted() -> dict[str, Any]:
-    """Return that a pod whose node was taken away counts as no failure."""
-    taken = {"type": "DisruptionTarget", "status": "True"}
-    return {"rules": [{"action": "Ignore", "onPodConditions": [taken]}]}
-
-
-def _service(name: str) -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": name},
-        "spec": {
-            "clusterIP": "None",
-            "publishNotReadyAddresses": True,
-            "selector": {"training": name},
-        },
-    }
-
-
-TARGET: Final = Target(name="kubernetes", write=write, blanks={"image": IMAGE, "folder": FOLDER})

@@ -13,7 +13,7 @@ from typing import Final
 from advisor.estimate import command_line
 from advisor.export.launch import Launch, NotRunnableError
 from advisor.export.pick import Pick
-from advisor.export.target import Exported, NotExportableError, Target
+from advisor.export.target import Exported, NotExportableError
 from advisor.export.tools.torchrun import on_every, shell_script
 from advisor.planners.core import shapes_of
 from advisor.planners.layouts import broken_rule
@@ -57,6 +57,3 @@ def write(pick: Pick, launch: Launch, _: Mapping[str, str]) -> Exported:
             "20 steps on made-up tokens are run",
         ),
     )
-
-
-TARGET: Final = Target(name="megatron", write=write, spreads=True)

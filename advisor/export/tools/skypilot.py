@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from advisor.answer import Offer
 from advisor.export.launch import Launch
-from advisor.export.pick import Pick, Rented
-from advisor.export.target import Exported, Target
+from advisor.export.pick import Pick
+from advisor.export.target import Exported, is_rented_from
+from advisor.export.templates import documents
 from advisor.export.texts import attached, exchangeable, is_in_one_region, job_name, yaml_text
 
 _FILE: Final = "task.yaml"
@@ -20,24 +22,16 @@ _MASTER: Final = '"$(echo "$SKYPILOT_NODE_IPS" | head -n1)"'
 
 def write(pick: Pick, launch: Launch, _: Mapping[str, str]) -> Exported:
     """Return the task; managed jobs restart where spot machines are taken away."""
-    name = job_name(pick.run)
     same, others = exchangeable(pick)
-    known = [one for one in same if TARGET.is_rented_from(one.provider)]
-    task: dict[str, Any] = {
-        "name": name,
-        "num_nodes": pick.nodes,
-        "workdir": launch.folder or ".",
-        "resources": {
-            "ordered": list(_distinct(_resources(pick, known))),
-            "autostop": {"idle_minutes": 5, "down": True},
-        },
-        "setup": launch.install,
-        "run": launch.shell(_MASTER),
-    }
-    verb = "jobs launch" if pick.completion != "on-demand" else f"launch -c {name}"
+    known = [one for one in same if is_rented_from("skypilot", one.provider)]
+    found = documents(
+        "skypilot", pick, launch, command=launch.shell(_MASTER), resources=_resources(pick, known)
+    )
+    is_managed = pick.completion != "on-demand"
+    verb = "jobs launch" if is_managed else f"launch -c {job_name(pick.run)}"
     return Exported(
         target="skypilot",
-        files={_FILE: yaml_text(task, pick)},
+        files={_FILE: yaml_text(found, pick)},
         run=f"sky {verb} {_FILE}",
         notes=(
             *others,
@@ -47,15 +41,15 @@ def write(pick: Pick, launch: Launch, _: Mapping[str, str]) -> Exported:
     )
 
 
-def _resources(pick: Pick, same: list[Rented]) -> Iterator[dict[str, Any]]:
-    """Yield the pick, what may stand in for it, and on-demand machines where it falls back."""
-    for one in (pick.rented, *same):
-        yield _resource(one, is_spot=one.is_spot)
+def _resources(pick: Pick, same: list[Offer]) -> list[dict[str, Any]]:
+    """Return the pick, what may stand in for it, and on-demand machines where it falls back."""
+    rows = [_resource(one, is_spot=one.pricing == "spot") for one in (pick.rented, *same)]
     if pick.is_spot and pick.completion != "spot":
-        yield _resource(pick.rented, is_spot=False)
+        rows.append(_resource(pick.rented, is_spot=False))
+    return [row for place, row in enumerate(rows) if row not in rows[:place]]
 
 
-def _resource(one: Rented, *, is_spot: bool) -> dict[str, Any]:
+def _resource(one: Offer, *, is_spot: bool) -> dict[str, Any]:
     machine, card, count = attached(one)
     place = f"/{one.region}" if is_in_one_region(one) else ""
     found: dict[str, Any] = {"infra": one.provider + place, "instance_type": machine}
@@ -64,18 +58,7 @@ def _resource(one: Rented, *, is_spot: bool) -> dict[str, Any]:
     return found | {"use_spot": is_spot}
 
 
-def _distinct(rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    seen: list[dict[str, Any]] = []
-    for row in rows:
-        if row not in seen:
-            seen.append(row)
-            yield row
-
-
-def _left_out(same: list[Rented], known: list[Rented]) -> Iterator[str]:
+def _left_out(same: list[Offer], known: list[Offer]) -> Iterator[str]:
     left = {one.provider for one in same} - {one.provider for one in known}
     if left:
         yield f"alternatives that SkyPilot does not rent are comments only: {', '.join(left)}"
-
-
-TARGET: Final = Target(name="skypilot", write=write, rents=True)

@@ -15,7 +15,7 @@ from typing import Final
 from advisor.collectors.errors import printable
 from advisor.export.launch import Launch
 from advisor.export.pick import Pick
-from advisor.export.target import Blank, Exported, Target
+from advisor.export.target import Exported
 from advisor.export.texts import answer_lines, commented, job_name
 
 _FILE: Final = "job.sbatch"
@@ -72,14 +72,3 @@ def time_text(seconds: int) -> str:
     minutes = max(-(-seconds // 60), 1)
     days, rest = divmod(minutes, 24 * 60)
     return f"{days}-{rest // 60:02}:{rest % 60:02}:00"
-
-
-TARGET: Final = Target(
-    name="slurm",
-    write=write,
-    blanks={
-        "partition": Blank(example="", help="partition, where it is not the default one"),
-        "gres": Blank(example="", help="generic resources of a machine"),
-    },
-    runs_here=True,
-)

@@ -11,7 +11,7 @@ from typing import Final
 
 from advisor.export.launch import Launch
 from advisor.export.pick import Pick
-from advisor.export.target import Exported, Target
+from advisor.export.target import Exported
 from advisor.export.texts import answer_lines, commented
 
 MASTER: Final = '"${1:-${MASTER_ADDR:?say the address of the first machine}}"'
@@ -44,6 +44,3 @@ def shell_script(pick: Pick, launch: Launch, *, before: str = "", master: str = 
 def on_every(launch: Launch, command: str) -> str:
     """Return a command with the first machine's address behind it, where there are several."""
     return command if launch.nodes == 1 else f"{command} FIRST_MACHINE  # on every machine"
-
-
-TARGET: Final = Target(name="torchrun", write=write, runs_here=True)
