@@ -85,6 +85,15 @@ settings.register_profile("ci", derandomize=True, deadline=None, max_examples=40
 settings.register_profile("thorough", deadline=None, max_examples=400)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
+# Stacks that differ in kind: none, Megatron, ZeRO, sharding of every step, plain copies.
+_KINDS = (None, "nemo", "deepspeed", "torchtitan", "ddp")
+
+
+def slow_unless_kind(stack: str | None) -> tuple[pytest.MarkDecorator, ...]:
+    """Return the mark of a test that asks of a stack what another of its kind is asked too."""
+    return () if stack in _KINDS else (pytest.mark.slow,)
+
+
 # ResNet-50 at 224 x 224: 4.1 GFLOP multiply-adds forward a sample (He et al., 2016, table 1,
 # times two), 25.6 M parameters; activation traffic as torchvision's model moves it.
 _SAMPLE = {

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import slow_unless_kind
 from recorded_models import convolutions, transformer
 from typer.testing import CliRunner
 
@@ -34,11 +35,16 @@ CASES = [
     (job, ASKED[(i + j) % len(ASKED)], pair, NETWORKS[(i + 2 * j) % len(NETWORKS)])
     for (i, job), (j, pair) in product(enumerate(RECORDED), enumerate(PAIRS))
 ]
-CASES += [
+CNNS = [
     ("cnn", f"--batch {(256, 1001)[i % 2]} --stack {stack}", PAIRS[i % 3], NETWORKS[i // 2 % 3])
     for i, stack in enumerate(STACKS)
 ]
-named = pytest.mark.parametrize(("job", "said", "pair", "network"), CASES)
+named = pytest.mark.parametrize(("job", "said", "pair", "network"), [*CASES, *CNNS])
+one_of_a_kind = pytest.mark.parametrize(
+    ("job", "said", "pair", "network"),
+    [*CASES, *(pytest.param(*cnn, marks=slow_unless_kind(stack))
+               for cnn, stack in zip(CNNS, STACKS, strict=True))],
+)  # fmt: skip
 Ask = Callable[..., dict[str, Any] | None]
 
 
@@ -81,7 +87,7 @@ def on_all(record: dict[str, Any]) -> dict[str, Any] | None:
 
 
 @named
-@pytest.mark.parametrize("unlikeness", [0.0005, 0.005])
+@pytest.mark.parametrize("unlikeness", [0.0005, pytest.param(0.005, marks=pytest.mark.slow)])
 def test_a_network_card_that_differs_by_an_epsilon_moves_the_answer_by_an_epsilon(
     ask: Ask, job: str, said: str, pair: tuple[str, str], network: float, unlikeness: float
 ) -> None:
@@ -105,7 +111,7 @@ def test_a_network_card_that_differs_by_an_epsilon_moves_the_answer_by_an_epsilo
             )
 
 
-@named
+@one_of_a_kind
 def test_a_slower_network_card_is_never_told_faster(
     ask: Ask, job: str, said: str, pair: tuple[str, str], network: float
 ) -> None:
