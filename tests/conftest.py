@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,11 +15,14 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from advisor.catalogue import Catalogue
+from advisor.catalogue import Catalogue, catalogue
+from advisor.catalogue.snapshot import Snapshot, cache_folder
 from advisor.cli import main
 from advisor.collectors.format.recording import Host, HostBenchmark
 from advisor.estimate import Predictor
+from advisor.estimate import predictor as predictor_module
 from advisor.jobs.job import Feed, Job, Measured
+from advisor.machines import Fleet
 from advisor.planners.core import Operator, Operators, Work
 
 InProcess = Callable[..., subprocess.CompletedProcess[str]]
@@ -200,6 +203,39 @@ def make_job() -> Callable[..., Job]:
         return Job(feed=Feed(**feed), measured=Measured(**measured), **(fields | changes))
 
     return make
+
+
+_FLEETS_KEPT = 8
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _read_once() -> Iterator[None]:
+    """Every question reads the catalogue's tables: here the same files are read once a process."""
+    snapshots: dict[tuple[object, ...], Snapshot] = {}
+    fleets: dict[tuple[int, int], tuple[Catalogue, Fleet]] = {}
+    read, fleet = catalogue.read_snapshot, predictor_module.catalogue_fleet
+
+    def read_snapshot(folder: Path, bundled: Path) -> Snapshot:
+        if folder != bundled:
+            return read(folder, bundled)
+        files = sorted(path for path in folder.iterdir() if path.is_file())
+        key = cache_folder(), *((path, path.stat().st_mtime_ns) for path in files)
+        if key not in snapshots:
+            snapshots[key] = read(folder, bundled)
+        return snapshots[key]
+
+    def catalogue_fleet(known: Catalogue) -> Fleet:
+        key = id(known.types), id(known.accelerators)
+        if key not in fleets:
+            fleets[key] = known, fleet(known)
+            if len(fleets) > _FLEETS_KEPT:
+                del fleets[next(iter(fleets))]
+        return fleets[key][1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(catalogue, "read_snapshot", read_snapshot)
+        patch.setattr(predictor_module, "catalogue_fleet", catalogue_fleet)
+        yield
 
 
 @pytest.fixture(scope="session")

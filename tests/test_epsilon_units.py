@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import cache
 from itertools import combinations_with_replacement, pairwise, product
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,7 @@ def ask(make_job: Callable[..., Job], tmp_path_factory: pytest.TempPathFactory) 
         write_job(job, at / f"{name}.json")
         jobs[name] = f"--job {at / name}.json"
 
+    @cache
     def answer(verb: str, job: str, *words: str) -> dict[str, Any] | None:
         done = CliRunner().invoke(app, [verb, *jobs[job].split(), *words, "--json"])
         if done.exit_code in (1, 3):
@@ -130,9 +132,11 @@ def test_a_slower_network_card_is_never_told_faster(
 RISING = ("4xT4@10Gbps", "4xA10G@25Gbps", "4xA100-80GB:nvlink@200Gbps")
 
 
-@pytest.mark.parametrize("verb", ["plan", "recommend"])
-@pytest.mark.parametrize(("job", "batch"), [("digits", 32), ("blocks", 96), ("layers", 100),
-                                            ("cnn", 4096)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("verb", "job", "batch"),
+    [("plan", "digits", 32), ("plan", "blocks", 96), ("plan", "layers", 100),
+     ("plan", "cnn", 4096), ("recommend", "digits", 32), ("recommend", "cnn", 4096)],
+)  # fmt: skip
 def test_no_plan_fills_a_device_beyond_its_room_and_better_machines_are_no_slower(
     ask: Ask, verb: str, job: str, batch: int
 ) -> None:
