@@ -1,5 +1,6 @@
 """Jobs that the tests of prediction share: described in numbers, no file, no profile."""
 
+import contextlib
 import functools
 import gc
 import os
@@ -7,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -34,6 +36,8 @@ for kind in ("DATA", "CACHE", "CONFIG"):
     os.environ[f"XDG_{kind}_HOME"] = str(_OWN / kind.lower())
 for name in [one for one in os.environ if one.startswith("ADVISOR_") and one != "ADVISOR_SHARED"]:
     del os.environ[name]
+# Most of what a test installs is never imported: it is compiled when it is.
+os.environ["PIP_NO_COMPILE"] = "1"
 
 
 def pytest_unconfigure() -> None:
@@ -203,6 +207,38 @@ def make_job() -> Callable[..., Job]:
         return Job(feed=Feed(**feed), measured=Measured(**measured), **(fields | changes))
 
     return make
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _leaves_nothing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The last to end of a process of tests: no mount of theirs is left, and no program."""
+    yield
+    if sys.platform != "linux":
+        return
+    ours = str(tmp_path_factory.getbasetemp()), str(_OWN)
+    mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    assert not [one for one in mounts if one.startswith(ours)]
+    until = time.monotonic() + 10.0
+    while (running := _running()) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not running
+
+
+def _running() -> list[str]:
+    """Return what other processes run that a test has started, told by their environment."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if str(_OWN).encode() in (place / "environ").read_bytes():
+                found.append((place / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+    # Python's own, which end with the process that they serve.
+    return [one for one in found if one and "multiprocessing" not in one]
+
+
+def pytest_runtest_setup() -> None:
+    """Have torch draw the same numbers for a test, whatever was drawn before it."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
 
 
 _FLEETS_KEPT = 8

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from collecting import ROOT, advisor
+from conftest import InProcess
 
 from advisor.advice.script import SourceScript
 from advisor.report.page import _without_source
@@ -80,8 +81,30 @@ def secret(number: int) -> str:
     return f"C{number:02}{SIGNS[number % 5 :]}{number:02}"
 
 
+Ask = Callable[..., str]
+
+
+@pytest.fixture
+def ask(tmp_path: Path, in_process: InProcess, monkeypatch: pytest.MonkeyPatch) -> Ask:
+    """Record in a process of its own, ask in this one; return all that is said."""
+    monkeypatch.delenv("ADVISOR_RUNS", raising=False)
+    for kind in ("cache", "data"):
+        monkeypatch.setenv(f"XDG_{kind.upper()}_HOME", str(tmp_path / kind))
+
+    def said(*verb: str, **environment: str) -> str:
+        if verb[0] == "profile":
+            done = advisor(tmp_path, *verb, **environment)
+        else:
+            for name, value in environment.items():
+                monkeypatch.setenv(name, value)
+            done = in_process(*verb, cwd=tmp_path)
+        return done.stdout + done.stderr
+
+    return said
+
+
 @linux
-def test_no_planted_secret_is_said_or_stored(tmp_path: Path) -> None:
+def test_no_planted_secret_is_said_or_stored(tmp_path: Path, ask: Ask) -> None:
     assert len(PLANTED) + 3 >= 30
     secrets = {kind: secret(number) for number, kind in enumerate(PLANTED)}
     words = [word for kind, make in PLANTED.items() for word in make(secrets[kind])]
@@ -99,8 +122,7 @@ def test_no_planted_secret_is_said_or_stored(tmp_path: Path) -> None:
         ("export", "--to", "torchrun", "--total-steps", "1000", "--cloud", "aws", "-o", "out/"),
         ("report", "--total-steps", "1000", "--cloud", "aws", "-o", "page.html"),
     ):
-        done = advisor(tmp_path, *verb, WANDB_API_KEY=secrets["environment"])
-        said.append((verb[0], done.stdout + done.stderr))
+        said.append((verb[0], ask(*verb, WANDB_API_KEY=secrets["environment"])))
     listed = said[2][1]  # as JSON: a table leaves out what its width has no room for
     assert "--epochs 3" in listed
     assert "hidden:" in listed
@@ -132,7 +154,7 @@ def places_of(
 
 
 @linux
-def test_no_secret_of_a_notebook_is_said_or_stored(tmp_path: Path) -> None:
+def test_no_secret_of_a_notebook_is_said_or_stored(tmp_path: Path, ask: Ask) -> None:
     kinds = ("bearer", "literal", "environment", "loop", "markdown", "output")
     secrets = {kind: secret(60 + number) for number, kind in enumerate(kinds)}
     source = SOURCE.format(root=ROOT, source=secrets["literal"], loop=secrets["loop"])
@@ -155,8 +177,7 @@ def test_no_secret_of_a_notebook_is_said_or_stored(tmp_path: Path) -> None:
         ("export", "--to", "torchrun", "--total-steps", "1000", "--cloud", "aws", "-o", "out/x"),
         ("report", "--total-steps", "1000", "--cloud", "aws", "-o", "page.html"),
     ):
-        done = advisor(tmp_path, *verb, TMPDIR=str(tmp_path / "tmp"))
-        said.append((verb[0], done.stdout + done.stderr))
+        said.append((verb[0], ask(*verb, TMPDIR=str(tmp_path / "tmp"))))
     assert (tmp_path / "page.html").exists(), dict(said)["report"]
     assert " train.py --epochs 3" in (tmp_path / "out" / "x").read_text()
     assert "jupyter nbconvert --to script train.ipynb" in dict(said)["export"]
