@@ -51,7 +51,13 @@ _OUTSIDE = {"browser", "collecting", "multiprocessing", "socket", "subprocess", 
 
 
 # Files of the most seconds, first: a process that comes to one last leaves the others idle.
-_LONG = ("installed", "fifteen_systems", "rehearsal", "blind_fits", "measured_cluster")
+_LONG = (
+    "installed", "rehearsal", "epsilon_units", "collectors_cases", "plan_recorded", "predictors",
+    "ranks", "adding_a_row", "minicloud_collect", "plain_words", "collectors_waiting",
+    "one_estimate", "mixed", "own_layouts", "fifteen_systems", "main_path", "collectors_faults",
+    "descriptors", "one_price", "blind_fits", "habits", "swapping_columns", "secret_canaries",
+    "notebook", "within", "renting", "atomic", "catalogue_extension",
+)  # fmt: skip
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -111,8 +111,7 @@ def test_no_planted_secret_is_said_or_stored(tmp_path: Path, ask: Ask) -> None:
     secrets |= {"source": secret(50), "loop": secret(51), "environment": secret(52)}
     script = tmp_path / "train.py"
     script.write_text(SOURCE.format(root=ROOT, source=secrets["source"], loop=secrets["loop"]))
-    said = []
-    for verb in (
+    verbs = (
         ("profile", "train.py", "--epochs", "3", *words),
         ("runs", "list"),
         ("runs", "list", "--json"),
@@ -121,8 +120,8 @@ def test_no_planted_secret_is_said_or_stored(tmp_path: Path, ask: Ask) -> None:
         ("recommend", "--json", "--total-steps", "1000", "--cloud", "aws"),
         ("export", "--to", "torchrun", "--total-steps", "1000", "--cloud", "aws", "-o", "out/"),
         ("report", "--total-steps", "1000", "--cloud", "aws", "-o", "page.html"),
-    ):
-        said.append((verb[0], ask(*verb, WANDB_API_KEY=secrets["environment"])))
+    )
+    said = [(verb[0], ask(*verb, WANDB_API_KEY=secrets["environment"])) for verb in verbs]
     listed = said[2][1]  # as JSON: a table leaves out what its width has no room for
     assert "--epochs 3" in listed
     assert "hidden:" in listed
@@ -169,15 +168,14 @@ def test_no_secret_of_a_notebook_is_said_or_stored(tmp_path: Path, ask: Ask) -> 
     book = tmp_path / "train.ipynb"
     book.write_text(json.dumps({"cells": [text, *code], "metadata": {}, "nbformat": 4}))
     (tmp_path / "tmp").mkdir()
-    said = []
-    for verb in (
+    verbs = (
         ("profile", "train.ipynb", "--epochs", "3"),
         ("runs", "show", "last"),
         ("advise", "--explain", "1", "--total-steps", "1000"),
         ("export", "--to", "torchrun", "--total-steps", "1000", "--cloud", "aws", "-o", "out/x"),
         ("report", "--total-steps", "1000", "--cloud", "aws", "-o", "page.html"),
-    ):
-        said.append((verb[0], ask(*verb, TMPDIR=str(tmp_path / "tmp"))))
+    )
+    said = [(verb[0], ask(*verb, TMPDIR=str(tmp_path / "tmp"))) for verb in verbs]
     assert (tmp_path / "page.html").exists(), dict(said)["report"]
     assert " train.py --epochs 3" in (tmp_path / "out" / "x").read_text()
     assert "jupyter nbconvert --to script train.ipynb" in dict(said)["export"]
