@@ -18,13 +18,13 @@ import pytest
 from hypothesis import settings
 
 from advisor.catalogue import Catalogue, catalogue
-from advisor.catalogue.snapshot import Snapshot, cache_folder
+from advisor.catalogue.snapshot import Snapshot, cache_folder, read_snapshot
 from advisor.cli import main
 from advisor.collectors.format.recording import Host, HostBenchmark
 from advisor.estimate import Predictor
 from advisor.estimate import predictor as predictor_module
 from advisor.jobs.job import Feed, Job, Measured
-from advisor.machines import Fleet
+from advisor.machines import Fleet, catalogue_fleet
 from advisor.planners.core import Operator, Operators, Work
 
 InProcess = Callable[..., subprocess.CompletedProcess[str]]
@@ -52,11 +52,12 @@ _OUTSIDE = {"browser", "collecting", "multiprocessing", "socket", "subprocess", 
 
 # Files of the most seconds, first: a process that comes to one last leaves the others idle.
 _LONG = (
-    "installed", "rehearsal", "epsilon_units", "collectors_cases", "plan_recorded", "predictors",
-    "ranks", "adding_a_row", "minicloud_collect", "plain_words", "collectors_waiting",
+    "installed", "rehearsal", "retraining", "epsilon_units", "measured_cluster",
+    "collectors_cases", "plan_recorded", "predictors", "ranks", "adding_a_row",
+    "minicloud_collect", "plain_words", "collectors_waiting",
     "one_estimate", "mixed", "own_layouts", "fifteen_systems", "main_path", "collectors_faults",
     "descriptors", "one_price", "blind_fits", "habits", "swapping_columns", "secret_canaries",
-    "notebook", "within", "renting", "atomic", "catalogue_extension",
+    "notebook", "within", "renting", "atomic", "catalogue_extension", "pruning", "runs_believed",
 )  # fmt: skip
 
 
@@ -255,28 +256,27 @@ def _read_once() -> Iterator[None]:
     """Every question reads the catalogue's tables: here the same files are read once a process."""
     snapshots: dict[tuple[object, ...], Snapshot] = {}
     fleets: dict[tuple[int, int], tuple[Catalogue, Fleet]] = {}
-    read, fleet = catalogue.read_snapshot, predictor_module.catalogue_fleet
 
-    def read_snapshot(folder: Path, bundled: Path) -> Snapshot:
+    def kept_snapshot(folder: Path, bundled: Path) -> Snapshot:
         if folder != bundled:
-            return read(folder, bundled)
+            return read_snapshot(folder, bundled)
         files = sorted(path for path in folder.iterdir() if path.is_file())
         key = cache_folder(), *((path, path.stat().st_mtime_ns) for path in files)
         if key not in snapshots:
-            snapshots[key] = read(folder, bundled)
+            snapshots[key] = read_snapshot(folder, bundled)
         return snapshots[key]
 
-    def catalogue_fleet(known: Catalogue) -> Fleet:
+    def kept_fleet(known: Catalogue) -> Fleet:
         key = id(known.types), id(known.accelerators)
         if key not in fleets:
-            fleets[key] = known, fleet(known)
+            fleets[key] = known, catalogue_fleet(known)
             if len(fleets) > _FLEETS_KEPT:
                 del fleets[next(iter(fleets))]
         return fleets[key][1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(catalogue, "read_snapshot", read_snapshot)
-        patch.setattr(predictor_module, "catalogue_fleet", catalogue_fleet)
+        patch.setattr(catalogue, "read_snapshot", kept_snapshot)
+        patch.setattr(predictor_module, "catalogue_fleet", kept_fleet)
         yield
 
 

@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from collecting import ROOT, advisor
@@ -91,7 +92,7 @@ def ask(tmp_path: Path, in_process: InProcess, monkeypatch: pytest.MonkeyPatch) 
     for kind in ("cache", "data"):
         monkeypatch.setenv(f"XDG_{kind.upper()}_HOME", str(tmp_path / kind))
 
-    def said(*verb: str, **environment: str) -> str:
+    def said(*verb: str, **environment: Any) -> str:
         if verb[0] == "profile":
             done = advisor(tmp_path, *verb, **environment)
         else:
