@@ -12,8 +12,10 @@ RUN := $(CURDIR)/$(VENV)/bin
 # process more than there are cores. What pytest has rewritten is kept for the next run, whatever
 # the environment says of bytecode.
 TEST_WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? n + 1 : 5)))
+# The order of a file's tests, and what they draw; `make flakes` and `make test-all` try others.
+SEED ?= 1
 PYTEST = env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(RUN)/python -m pytest -q -rR \
-	-n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
+	-n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder --randomly-seed=$(SEED)
 # For `make test-lowest` and `make test-pythons`: what stands on other people's libraries, without
 # the minutes of recording and of learning.
 QUICK := tests/test_documented_examples.py tests/test_catalogue_tables.py tests/test_charts.py \
@@ -23,7 +25,7 @@ QUICK := tests/test_documented_examples.py tests/test_catalogue_tables.py tests/
 QUICK_WITH_TORCH := tests/test_main_path.py tests/test_learned.py tests/test_models.py \
 	tests/test_collectors_deep.py tests/test_collectors_cli.py
 
-.PHONY: demo test test-frameworks test-browser test-exports test-slow test-all test-lowest \
+.PHONY: environment demo test test-frameworks test-browser test-exports test-slow test-all test-lowest \
 	test-pythons quick quick-without-torch lint clean
 
 # The versions that everything was last tried with; `make LOCK= test` takes the newest.
@@ -63,6 +65,8 @@ $(VENV)-exports/.installed: pyproject.toml
 		--requirement $(VENV)-exports/launchers.txt
 	touch $@
 
+environment: $(VENV)/.linting $(VENV)/.documenting
+
 demo: $(VENV)/.installed
 	$(RUN)/advisor profile examples/digits_cnn.py --epochs 40
 	$(RUN)/advisor recommend --budget 50
@@ -90,7 +94,7 @@ test-slow: $(VENV)/.frameworks
 
 # Everything, with ten times as many examples of every law, new ones in every run: half an hour.
 test-all: $(VENV)/.frameworks
-	HYPOTHESIS_PROFILE=thorough $(PYTEST)
+	HYPOTHESIS_PROFILE=thorough $(PYTEST) --randomly-seed=default
 
 # The lowest versions that pyproject.toml declares, in an environment of their own; torch is TORCH.
 test-lowest:
@@ -216,6 +220,7 @@ models: $(VENV)/.installed
 
 # What `make help` prints: one line a target, held to be complete by tests/test_habits.py.
 ## help: say what there is (this list)
+## environment: install what demo, test, lint and docs need
 ## demo: install into .venv, record an example, recommend machines for it
 ## test: install what the tests need, run them: minutes
 ## test-frameworks: the tests that need Lightning, Keras, JAX, TensorFlow, Dask, Ray, trackers, ...

@@ -1,5 +1,6 @@
 """Jobs that the tests of prediction share: described in numbers, no file, no profile."""
 
+import contextlib
 import functools
 import gc
 import os
@@ -7,7 +8,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,11 +17,14 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from advisor.catalogue import Catalogue
+from advisor.catalogue import Catalogue, catalogue
+from advisor.catalogue.snapshot import Snapshot, cache_folder, read_snapshot
 from advisor.cli import main
 from advisor.collectors.format.recording import Host, HostBenchmark
 from advisor.estimate import Predictor
+from advisor.estimate import predictor as predictor_module
 from advisor.jobs.job import Feed, Job, Measured
+from advisor.machines import Fleet, catalogue_fleet
 from advisor.planners.core import Operator, Operators, Work
 
 InProcess = Callable[..., subprocess.CompletedProcess[str]]
@@ -31,6 +36,8 @@ for kind in ("DATA", "CACHE", "CONFIG"):
     os.environ[f"XDG_{kind}_HOME"] = str(_OWN / kind.lower())
 for name in [one for one in os.environ if one.startswith("ADVISOR_") and one != "ADVISOR_SHARED"]:
     del os.environ[name]
+# Most of what a test installs is never imported: it is compiled when it is.
+os.environ["PIP_NO_COMPILE"] = "1"
 
 
 def pytest_unconfigure() -> None:
@@ -44,7 +51,14 @@ _OUTSIDE = {"browser", "collecting", "multiprocessing", "socket", "subprocess", 
 
 
 # Files of the most seconds, first: a process that comes to one last leaves the others idle.
-_LONG = ("installed", "fifteen_systems", "rehearsal", "blind_fits", "measured_cluster")
+_LONG = (
+    "installed", "rehearsal", "retraining", "epsilon_units", "measured_cluster",
+    "collectors_cases", "plan_recorded", "predictors", "ranks", "adding_a_row",
+    "minicloud_collect", "plain_words", "collectors_waiting",
+    "one_estimate", "mixed", "own_layouts", "fifteen_systems", "main_path", "collectors_faults",
+    "descriptors", "one_price", "blind_fits", "habits", "swapping_columns", "secret_canaries",
+    "notebook", "within", "renting", "atomic", "catalogue_extension", "pruning", "runs_believed",
+)  # fmt: skip
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -84,6 +98,15 @@ def _looks_outside(module: ModuleType) -> bool:
 settings.register_profile("ci", derandomize=True, deadline=None, max_examples=40)
 settings.register_profile("thorough", deadline=None, max_examples=400)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+# Stacks that differ in kind: none, Megatron, ZeRO, sharding of every step, plain copies.
+_KINDS = (None, "nemo", "deepspeed", "torchtitan", "ddp")
+
+
+def slow_unless_kind(stack: str | None) -> tuple[pytest.MarkDecorator, ...]:
+    """Return the mark of a test that asks of a stack what another of its kind is asked too."""
+    return () if stack in _KINDS else (pytest.mark.slow,)
+
 
 # ResNet-50 at 224 x 224: 4.1 GFLOP multiply-adds forward a sample (He et al., 2016, table 1,
 # times two), 25.6 M parameters; activation traffic as torchvision's model moves it.
@@ -191,6 +214,70 @@ def make_job() -> Callable[..., Job]:
         return Job(feed=Feed(**feed), measured=Measured(**measured), **(fields | changes))
 
     return make
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _leaves_nothing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The last to end of a process of tests: no mount of theirs is left, and no program."""
+    yield
+    if sys.platform != "linux":
+        return
+    ours = str(tmp_path_factory.getbasetemp()), str(_OWN)
+    mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    assert not [one for one in mounts if one.startswith(ours)]
+    until = time.monotonic() + 10.0
+    while (running := _running()) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not running
+
+
+def _running() -> list[str]:
+    """Return what other processes run that a test has started, told by their environment."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if str(_OWN).encode() in (place / "environ").read_bytes():
+                found.append((place / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+    # Python's own, which end with the process that they serve.
+    return [one for one in found if one and "multiprocessing" not in one]
+
+
+def pytest_runtest_setup() -> None:
+    """Have torch draw the same numbers for a test, whatever was drawn before it."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
+
+
+_FLEETS_KEPT = 8
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _read_once() -> Iterator[None]:
+    """Every question reads the catalogue's tables: here the same files are read once a process."""
+    snapshots: dict[tuple[object, ...], Snapshot] = {}
+    fleets: dict[tuple[int, int], tuple[Catalogue, Fleet]] = {}
+
+    def kept_snapshot(folder: Path, bundled: Path) -> Snapshot:
+        if folder != bundled:
+            return read_snapshot(folder, bundled)
+        files = sorted(path for path in folder.iterdir() if path.is_file())
+        key = cache_folder(), *((path, path.stat().st_mtime_ns) for path in files)
+        if key not in snapshots:
+            snapshots[key] = read_snapshot(folder, bundled)
+        return snapshots[key]
+
+    def kept_fleet(known: Catalogue) -> Fleet:
+        key = id(known.types), id(known.accelerators)
+        if key not in fleets:
+            fleets[key] = known, catalogue_fleet(known)
+            if len(fleets) > _FLEETS_KEPT:
+                del fleets[next(iter(fleets))]
+        return fleets[key][1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(catalogue, "read_snapshot", kept_snapshot)
+        patch.setattr(predictor_module, "catalogue_fleet", kept_fleet)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -31,7 +31,7 @@ class Slow(Dataset):
         return 96
     def __getitem__(self, index):
         total = 0
-        for number in range(200000):
+        for number in range(60000):
             total += number * index
         return torch.full((10,), float(total % 7))
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """One physics: machines that differ by next to nothing are answered as equal ones are.
 
-Every stack is asked of one of three models, and of one of several pairs of clusters, in turn.
+Every stack is asked of one of three models, and of one of several pairs of clusters, in turn; what
+takes a dozen plans of a stack is slow, but for one stack of a kind.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from itertools import combinations_with_replacement, pairwise, product
 from typing import Any
 
 import pytest
+from conftest import slow_unless_kind
 from typer.testing import CliRunner
 
 from advisor.cli.program import app
@@ -34,9 +36,12 @@ NETWORK = 200.0
 CASES = [
     (stack, MODELS[i % 3], PAIRS[(i + i // 3) % 3]) for i, stack in enumerate((None, *STACKS))
 ]
-named = pytest.mark.parametrize(
-    ("stack", "model", "pair"), CASES, ids=[stack or "unsaid" for stack, _, _ in CASES]
-)
+NAMES = [stack or "unsaid" for stack, _, _ in CASES]
+named = pytest.mark.parametrize(("stack", "model", "pair"), CASES, ids=NAMES)
+one_of_a_kind = pytest.mark.parametrize(
+    ("stack", "model", "pair"),
+    [pytest.param(*case, marks=slow_unless_kind(case[0])) for case in CASES], ids=NAMES,
+)  # fmt: skip
 
 
 @cache
@@ -74,7 +79,7 @@ def fills(record: dict[str, Any]) -> Iterator[tuple[str, float, float]]:
 
 
 @named
-@pytest.mark.parametrize("unlikeness", [0.0005, 0.005])
+@pytest.mark.parametrize("unlikeness", [0.0005, pytest.param(0.005, marks=pytest.mark.slow)])
 def test_a_network_card_that_differs_by_an_epsilon_moves_the_answer_by_an_epsilon(
     stack: str | None, model: str, pair: tuple[str, str], unlikeness: float
 ) -> None:
@@ -92,7 +97,7 @@ def test_a_network_card_that_differs_by_an_epsilon_moves_the_answer_by_an_epsilo
         assert list(other["layouts"].values()) == [one["layout"]] * len(other["layouts"])
 
 
-@named
+@one_of_a_kind
 def test_a_slower_network_card_is_never_told_faster(
     stack: str | None, model: str, pair: tuple[str, str]
 ) -> None:
@@ -110,7 +115,7 @@ def test_a_slower_network_card_is_never_told_faster(
 RISING = ("8xA100-40GB:nvlink@100Gbps", "8xA100-80GB:nvlink@200Gbps", "8xH100:nvlink@400Gbps")
 
 
-@named
+@one_of_a_kind
 def test_no_plan_fills_a_device_beyond_its_room_and_better_machines_are_no_slower(
     stack: str | None, model: str, pair: tuple[str, str]
 ) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import cache
 from itertools import combinations_with_replacement, pairwise, product
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import slow_unless_kind
 from recorded_models import convolutions, transformer
 from typer.testing import CliRunner
 
@@ -34,11 +36,16 @@ CASES = [
     (job, ASKED[(i + j) % len(ASKED)], pair, NETWORKS[(i + 2 * j) % len(NETWORKS)])
     for (i, job), (j, pair) in product(enumerate(RECORDED), enumerate(PAIRS))
 ]
-CASES += [
+CNNS = [
     ("cnn", f"--batch {(256, 1001)[i % 2]} --stack {stack}", PAIRS[i % 3], NETWORKS[i // 2 % 3])
     for i, stack in enumerate(STACKS)
 ]
-named = pytest.mark.parametrize(("job", "said", "pair", "network"), CASES)
+named = pytest.mark.parametrize(("job", "said", "pair", "network"), [*CASES, *CNNS])
+one_of_a_kind = pytest.mark.parametrize(
+    ("job", "said", "pair", "network"),
+    [*CASES, *(pytest.param(*cnn, marks=slow_unless_kind(stack))
+               for cnn, stack in zip(CNNS, STACKS, strict=True))],
+)  # fmt: skip
 Ask = Callable[..., dict[str, Any] | None]
 
 
@@ -53,6 +60,7 @@ def ask(make_job: Callable[..., Job], tmp_path_factory: pytest.TempPathFactory) 
         write_job(job, at / f"{name}.json")
         jobs[name] = f"--job {at / name}.json"
 
+    @cache
     def answer(verb: str, job: str, *words: str) -> dict[str, Any] | None:
         done = CliRunner().invoke(app, [verb, *jobs[job].split(), *words, "--json"])
         if done.exit_code in (1, 3):
@@ -81,7 +89,7 @@ def on_all(record: dict[str, Any]) -> dict[str, Any] | None:
 
 
 @named
-@pytest.mark.parametrize("unlikeness", [0.0005, 0.005])
+@pytest.mark.parametrize("unlikeness", [0.0005, pytest.param(0.005, marks=pytest.mark.slow)])
 def test_a_network_card_that_differs_by_an_epsilon_moves_the_answer_by_an_epsilon(
     ask: Ask, job: str, said: str, pair: tuple[str, str], network: float, unlikeness: float
 ) -> None:
@@ -105,7 +113,7 @@ def test_a_network_card_that_differs_by_an_epsilon_moves_the_answer_by_an_epsilo
             )
 
 
-@named
+@one_of_a_kind
 def test_a_slower_network_card_is_never_told_faster(
     ask: Ask, job: str, said: str, pair: tuple[str, str], network: float
 ) -> None:
@@ -124,9 +132,11 @@ def test_a_slower_network_card_is_never_told_faster(
 RISING = ("4xT4@10Gbps", "4xA10G@25Gbps", "4xA100-80GB:nvlink@200Gbps")
 
 
-@pytest.mark.parametrize("verb", ["plan", "recommend"])
-@pytest.mark.parametrize(("job", "batch"), [("digits", 32), ("blocks", 96), ("layers", 100),
-                                            ("cnn", 4096)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("verb", "job", "batch"),
+    [("plan", "digits", 32), ("plan", "blocks", 96), ("plan", "layers", 100),
+     ("plan", "cnn", 4096), ("recommend", "digits", 32), ("recommend", "cnn", 4096)],
+)  # fmt: skip
 def test_no_plan_fills_a_device_beyond_its_room_and_better_machines_are_no_slower(
     ask: Ask, verb: str, job: str, batch: int
 ) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +15,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 import pytest
+from conftest import InProcess
 
 from advisor.collectors.errors import RecordingError
 from advisor.lab.minicloud.limits import can_limit_cpu, cpu_group
@@ -21,7 +23,7 @@ from advisor.lab.score import load
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "systems.md"
-GOLDEN = ROOT / "tests" / "golden" / "tiresias" / "syn240_n10g4.csv"
+GOLDEN = ROOT / "tests" / "golden"
 _ROW = re.compile(r"^\| (?P<system>[^|]+) \| `advisor (?P<verb>[^`]+)` \| (?P<rest>.*) \|$")
 ROWS = [found for line in PAGE.read_text("utf-8").splitlines() if (found := _ROW.match(line))]
 # What the answer of each says, in its own words.
@@ -117,16 +119,11 @@ def run(
     )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("systems")
+def record(folder: Path) -> None:
+    """Record the five jobs that commands of the page name, into ``folder/runs``."""
     (folder / "pair.py").write_text(PAIR)
     (folder / "prep.py").write_text(PREP)
     (folder / "slow.py").write_text(SLOW)
-    lines = GOLDEN.read_text().splitlines()
-    rows = [",".join(line.split(",")[:4]) for line in lines[1:]]
-    table = "\n".join(["job_id,num_gpu,submit_time,duration", *rows])
-    (folder / "jobs.csv").write_text(table + "\n")
     examples = ROOT / "examples"
     sets = (
         ("--for", "4s", str(examples / "digits_cnn.py"), "--epochs", "200"),
@@ -139,7 +136,21 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with outranking() as begin:
         for words in sets:
             run(folder, "advisor.cli", "profile", "--quiet", *words, begin=begin)
+
+
+@pytest.fixture(scope="module", params=["kept", pytest.param("now", marks=pytest.mark.slow)])
+def recordings(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the five recordings, kept or made now, and a cluster's history."""
+    folder = tmp_path_factory.mktemp("systems")
+    if request.param == "now":
+        record(folder)
+    else:
+        shutil.copytree(GOLDEN / "systems", folder / "runs")
     assert len(list((folder / "runs").glob("[!.]*"))) == 5
+    lines = (GOLDEN / "tiresias" / "syn240_n10g4.csv").read_text().splitlines()
+    rows = [",".join(line.split(",")[:4]) for line in lines[1:]]
+    table = "\n".join(["job_id,num_gpu,submit_time,duration", *rows])
+    (folder / "jobs.csv").write_text(table + "\n")
     return folder
 
 
@@ -164,8 +175,12 @@ def test_there_are_fifteen_each_with_a_page_and_a_check_that_is_there() -> None:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row["system"].split()[0] for row in ROWS])
-def test_its_command_answers(row: re.Match[str], recordings: Path) -> None:
-    done = run(recordings, "advisor.cli", *shlex.split(row["verb"]))
+def test_its_command_answers(
+    row: re.Match[str], recordings: Path, in_process: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ADVISOR_RUNS", str(recordings / "runs"))
+    monkeypatch.setenv("COLUMNS", "200")
+    done = in_process(*shlex.split(row["verb"]), cwd=recordings)
     assert done.returncode == 0, done.stderr
     assert SAID[row["system"].split()[0]] in " ".join(done.stdout.split())
 

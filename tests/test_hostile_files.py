@@ -17,7 +17,8 @@ QUEUE = ["simulate", "queue", "--nodes", "2", "--devices-per-node", "4", "--devi
          "--hours", "2h", "--trace"]  # fmt: skip
 SPOT = ["simulate", "spot", "--hours", "10", "--trace"]
 NODES = ["simulate", "availability", "--workers", "1", "--hours", "1h", "--trace"]
-DESCRIBED = ["recommend", "--layers", "2", "--hidden", "64", "--heads", "2", "--total-steps", "9"]
+DESCRIBED = ["recommend", "--layers", "2", "--hidden", "64", "--heads", "2", "--total-steps", "9",
+             "--gpus", "T4", "--max-nodes", "1"]  # fmt: skip
 JOBS = "submit_time,num_gpu,duration\n"
 
 

@@ -32,17 +32,6 @@ LEFT_OUT = ("advisor/lab/notes/", "advisor/lab/README.md", "advisor/planners/REA
             "advisor/lab/speed/equivalent_mutants.txt",
             "advisor/lab/speed/mutants_judged.jsonl")  # fmt: skip
 TRANSFORMER = ("--layers", "4", "--hidden", "256", "--heads", "4", "--tokens", "2B")
-SCRIPT = """
-import torch
-model = torch.nn.Linear(256, 256)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for epoch in range(40):
-    for step in range(1000):
-        loss = model(torch.randn(64, 256)).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,12 +127,12 @@ def each(request: pytest.FixtureRequest, install: Callable[[str], Installed]) ->
 
 @pytest.fixture(scope="session")
 def installed(install: Callable[[str], Installed]) -> Installed:
-    """The wheel, installed; in the folder are a script that was profiled and the golden runs."""
+    """The wheel, installed; in the folder are recordings, one of them a script's of its user."""
     ours = install("wheel")
     for name in ("run-schema-1", "run-rehearsed"):
         shutil.copytree(ROOT / "tests" / "golden" / name, ours.here / "tests" / "golden" / name)
-    (ours.here / "small.py").write_text(SCRIPT)
-    ours.run("advisor profile --steps 200 small.py")
+    (kept,) = (ROOT / "tests" / "golden" / "systems").glob("*-digits_cnn-*")
+    shutil.copytree(kept, ours.home / ".local/share/advisor/runs" / kept.name)
     return ours
 
 
@@ -285,7 +274,7 @@ RUN = "tests/golden/run-schema-1"
         "advisor gate --on aws:g5.xlarge --budget 50",
         "advisor gate --on aws:g5.xlarge --budget 0.0001 || test $? = 3",
         "advisor runs list",
-        "advisor runs show small",
+        "advisor runs show digits",
         "advisor catalogue list --gpus A100:8",
         "advisor doctor",
         "advisor data list",
@@ -305,7 +294,7 @@ RUN = "tests/golden/run-schema-1"
         f"advisor simulate limits {RUN} {RUN} --pool 4x8GB",
         # Six runs teach it nothing: refused with a table, as one that errs more than what ships.
         "advisor train --data six.jsonl --model ridge --out own --quiet || test $? = 1",
-        "advisor runs actual small g4dn.xlarge --step-time 3ms && advisor train steps --out steps",
+        "advisor runs actual digits g4dn.xlarge --step-time 3ms && advisor train steps --out own",
     ],
 )
 def test_a_newcomer_s_line_works(installed: Installed, line: str) -> None:

@@ -538,8 +538,11 @@ class TestCommands:
             (["evaluate", "--target", "speed", "--split", "job"], "no target named 'speed'"),
         ],
     )
-    def test_a_wrong_word_is_a_usage_error(self, words: list[str], what: str) -> None:
-        found = runner.invoke(app, words)
+    def test_a_wrong_word_is_a_usage_error(
+        self, tmp_path: Path, words: list[str], what: str
+    ) -> None:
+        write_records(tmp_path / "runs.jsonl", runs(families=2))
+        found = runner.invoke(app, [*words, "--data", str(tmp_path / "runs.jsonl")])
         assert isinstance(found.exception, UsageError)
         assert what in str(found.exception)
 

@@ -38,12 +38,12 @@ def test_every_candidate_is_on_the_front_or_has_its_reason(answer: Recommendatio
 ASKED = ("--layers", "12", "--hidden", "768", "--heads", "12", "--tokens", "1B")
 
 
-@pytest.mark.parametrize("columns", ["60", "120"])
-@pytest.mark.parametrize("more", [
-    ("--gpus", "T4", "--deadline", "20d"), ("--gpus", "L4,A10G", "--top", "3", "--max-nodes", "2"),
+@pytest.mark.parametrize(("columns", "more"), [
+    ("60", ("--gpus", "T4", "--deadline", "20d")),
+    ("120", ("--gpus", "L4,A10G", "--top", "3", "--max-nodes", "2")),
 ])  # fmt: skip
 def test_the_command_under_an_answer_explains_a_row_of_it(
-    more: tuple[str, ...], columns: str, monkeypatch: pytest.MonkeyPatch
+    columns: str, more: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It keeps the flags of the question: pasted, it is about the row that was listed."""
     monkeypatch.setenv("COLUMNS", columns)

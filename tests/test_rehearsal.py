@@ -62,8 +62,13 @@ def real() -> Any:
 
 
 @pytest.fixture(scope="module")
-def fake() -> Any:
-    return asked("fake")
+def rehearsal() -> Any:
+    return asked("rehearsed")
+
+
+@pytest.fixture(scope="module")
+def fake(rehearsal: Any) -> Any:
+    return rehearsal["traced"]
 
 
 def test_fake_operators_are_the_real_ones(real: Any, fake: Any) -> None:
@@ -88,12 +93,12 @@ def test_products_are_what_torch_counts(real: Any) -> None:
         assert real[name]["flop"] >= real[name]["counted"] > 0, name
 
 
-def test_values_that_depend_on_no_parameter_are_true() -> None:
-    assert asked("values") >= 100
+def test_values_that_depend_on_no_parameter_are_true(rehearsal: Any) -> None:
+    assert rehearsal["values"] >= 100
 
 
-def test_memory_on_the_device() -> None:
-    found = asked("memory")
+def test_memory_on_the_device(rehearsal: Any) -> None:
+    found = rehearsal["memory"]
     peaks = {int(batch): peak for batch, peak in found["peaks"].items()}
     # Affine in the batch beyond what the update needs: weights, gradients, two moments, a copy.
     assert peaks[4096] - peaks[2048] == pytest.approx(2 * (peaks[2048] - peaks[1024]), rel=0.02)
@@ -225,6 +230,7 @@ def test_an_unchanged_script_is_rehearsed_and_leaves_no_trace(
     assert seen.total_work.steps == 70
     assert seen.deep_step.parameters == 20 * 50 + 50 + 50 * 2 + 2
     assert (seen.deep_step.samples, seen.deep_step.device) == (32, "cuda")
+    assert (seen.fallbacks, seen.fallback_words) == ((), "")  # it goes without no kernel
     assert {path.name for path in folder.rglob("*")} == {"train.py", "kept.txt"}
     assert (folder / "kept.txt").read_text() == "as it was"
     job = job_from_recording(seen)
@@ -252,14 +258,6 @@ def test_a_script_that_falls_back_to_the_processor_is_recorded(tmp_path: Path) -
     seen = rehearse(tmp_path / "work", FALLS_BACK)
     assert seen.rehearsal is None
     assert seen.step_time is not None
-
-
-def test_a_rehearsal_can_be_forced(tmp_path: Path) -> None:
-    seen = rehearse(tmp_path / "work", FALLS_BACK, when="always")
-    assert seen.rehearsal is not None
-    assert seen.deep_step is not None
-    assert seen.deep_step.device == "cuda"
-    assert (seen.fallbacks, seen.fallback_words) == ((), "")  # it goes without no kernel
 
 
 WITHOUT_KERNELS = """
@@ -298,6 +296,9 @@ def test_fast_kernels_that_a_script_goes_without_are_said(
     What a kernel in place of the loop would make of it is offered where nothing was measured.
     """
     seen = rehearse(tmp_path / "work", WITHOUT_KERNELS, when=when)
+    assert (seen.rehearsal is not None) == (when == "always")
+    assert seen.deep_step is not None
+    assert seen.deep_step.device == ("cuda" if when == "always" else "cpu")
     assert set(seen.fallbacks) == {"mamba-ssm", "xformers"}
     said = seen.fallback_words
     assert any(said in line for line in summary_lines(seen))
@@ -525,7 +526,9 @@ BLOCKS = """
 """
 
 
-def test_every_answer_has_the_memory_that_was_rehearsed(tmp_path: Path) -> None:
+def test_every_answer_has_the_memory_that_was_rehearsed(
+    tmp_path: Path, predictor: Predictor
+) -> None:
     context = constants().memory.alone_context_bytes
     seen = {batch: rehearse(tmp_path, BLOCKS, str(batch)) for batch in (16, 32)}
     job = job_from_recording(seen[16], total_steps=1000)
@@ -539,7 +542,7 @@ def test_every_answer_has_the_memory_that_was_rehearsed(tmp_path: Path) -> None:
         own = job_from_recording(recording, total_steps=1000)
         asked = job_from_recording(seen[16], total_steps=1000, global_batch=batch)
         for one, off in ((own, 0.01), (asked, 0.05)):
-            (found,) = Predictor().predict(one, ["g5.xlarge"]).candidates
+            (found,) = predictor.predict(one, ["g5.xlarge"]).candidates
             assert found.layout.micro_batch == batch
             assert found.memory_gib == pytest.approx(expected, rel=off), batch
     assert job.work is not None
@@ -584,30 +587,40 @@ def test_torchs_compiler_is_imported_for_those_who_ask_for_it(tmp_path: Path) ->
     assert seen.deep_step is not None
 
 
-def test_kernels_are_those_of_cuda(tmp_path: Path) -> None:
-    seen = rehearse(
-        tmp_path,
-        """
-        import torch
-        from torch import nn
-        from torch.nn import functional as F
+KERNELS = """
+    import os
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
 
-        norm, up = nn.RMSNorm(64).cuda(), nn.Linear(64, 128).cuda()
-        optimizer = torch.optim.AdamW([*norm.parameters(), *up.parameters()])
-        for step in range(3):
-            with torch.autocast("cuda", torch.bfloat16):
-                x = up(norm(torch.randn(2, 30, 64, device="cuda")))
-                q, k = x.view(2, 30, 8, 16).transpose(1, 2), x[..., :32].view(2, 30, 2, 16)
-                k = F.silu(k.transpose(1, 2))
-                y = F.scaled_dot_product_attention(q, k, k, enable_gqa=True).transpose(1, 2)
-            scores = y.flatten(2).float().log_softmax(-1).transpose(0, 1)
-            targets = torch.randint(1, 128, (2, 7), device="cuda")
-            lengths = torch.full((2,), 30), torch.tensor([7, 5])  # on the processor
-            F.ctc_loss(scores, targets, *lengths).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-    """,
-    )
+    norm, up = nn.RMSNorm(64).cuda(), nn.Linear(64, 128).cuda()
+    optimizer = torch.optim.AdamW([*norm.parameters(), *up.parameters()])
+    for step in range(3):
+        with torch.autocast("cuda", torch.bfloat16):
+            x = up(norm(torch.randn(2, 30, 64, device="cuda")))
+            q, k = x.view(2, 30, 8, 16).transpose(1, 2), x[..., :32].view(2, 30, 2, 16)
+            k = F.silu(k.transpose(1, 2))
+            y = F.scaled_dot_product_attention(q, k, k, enable_gqa=True).transpose(1, 2)
+        scores = y.flatten(2).float().log_softmax(-1).transpose(0, 1)
+        targets = torch.randint(1, 128, (2, 7), device="cuda")
+        lengths = torch.full((2,), 30), torch.tensor([7, 5])  # on the processor
+        F.ctc_loss(scores, targets, *lengths).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        torch.save({"model": up.state_dict(), "step": step}, "last.pt")
+        assert os.path.exists("last.pt")
+        found = torch.load("last.pt", map_location="cuda")
+        assert found["step"] == step
+        up.load_state_dict(found["model"])
+"""
+
+
+def test_kernels_are_those_of_cuda_and_a_checkpoint_is_loaded_as_it_was_saved(
+    tmp_path: Path,
+) -> None:
+    seen = rehearse(tmp_path, KERNELS)
+    assert "exit code" not in (seen.stop_reason or "")
+    assert not (tmp_path / "last.pt").exists()
     assert seen.deep_step is not None
     made = dict(rows_of(seen.deep_step.operators, "name", "shapes"))
     assert {"aten::_fused_rms_norm", "aten::_fused_rms_norm_backward"} <= set(made)
@@ -638,7 +651,9 @@ EXPERTS = """
 """
 
 
-def test_what_the_network_decides_is_bounded_from_both_sides(tmp_path: Path) -> None:
+def test_what_the_network_decides_is_bounded_from_both_sides(
+    tmp_path: Path, predictor: Predictor
+) -> None:
     seen = rehearse(tmp_path, EXPERTS % ("cuda", ""))
     assert seen.deep_step is not None
     least, most = (
@@ -655,7 +670,6 @@ def test_what_the_network_decides_is_bounded_from_both_sides(tmp_path: Path) -> 
         replace(job, work=replace(job.work, operators=operators, least_operators=none))
         for operators in (job.work.least_operators, job.work.operators)
     ]
-    predictor = Predictor()
     for machine in ("g5.xlarge", "8 x p4d.24xlarge"):
         (found,) = predictor.predict(job, [machine]).candidates
         for side in outer:
@@ -670,31 +684,6 @@ def test_a_script_that_needs_more_than_the_least_keeps_its_upper_bound(tmp_path:
     assert seen.deep_step.operators
     assert not seen.deep_step.least_operators
     assert seen.exit_code == 0
-
-
-def test_a_checkpoint_is_loaded_as_it_was_saved(tmp_path: Path) -> None:
-    seen = rehearse(
-        tmp_path,
-        """
-        import os
-        import torch
-
-        model = torch.nn.Linear(8, 8).cuda()
-        optimizer = torch.optim.AdamW(model.parameters())
-        for step in range(3):
-            model(torch.ones(4, 8).cuda()).sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            torch.save({"model": model.state_dict(), "step": step}, "last.pt")
-            assert os.path.exists("last.pt")
-            found = torch.load("last.pt", map_location="cuda")
-            assert found["step"] == step
-            model.load_state_dict(found["model"])
-    """,
-    )
-    assert seen.deep_step is not None
-    assert "exit code" not in (seen.stop_reason or "")
-    assert not (tmp_path / "last.pt").exists()
 
 
 def test_no_compiler_is_said_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,9 +12,11 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from collecting import ROOT, advisor
+from conftest import InProcess
 
 from advisor.advice.script import SourceScript
 from advisor.report.page import _without_source
@@ -80,16 +82,37 @@ def secret(number: int) -> str:
     return f"C{number:02}{SIGNS[number % 5 :]}{number:02}"
 
 
+Ask = Callable[..., str]
+
+
+@pytest.fixture
+def ask(tmp_path: Path, in_process: InProcess, monkeypatch: pytest.MonkeyPatch) -> Ask:
+    """Record in a process of its own, ask in this one; return all that is said."""
+    monkeypatch.delenv("ADVISOR_RUNS", raising=False)
+    for kind in ("cache", "data"):
+        monkeypatch.setenv(f"XDG_{kind.upper()}_HOME", str(tmp_path / kind))
+
+    def said(*verb: str, **environment: Any) -> str:
+        if verb[0] == "profile":
+            done = advisor(tmp_path, *verb, **environment)
+        else:
+            for name, value in environment.items():
+                monkeypatch.setenv(name, value)
+            done = in_process(*verb, cwd=tmp_path)
+        return done.stdout + done.stderr
+
+    return said
+
+
 @linux
-def test_no_planted_secret_is_said_or_stored(tmp_path: Path) -> None:
+def test_no_planted_secret_is_said_or_stored(tmp_path: Path, ask: Ask) -> None:
     assert len(PLANTED) + 3 >= 30
     secrets = {kind: secret(number) for number, kind in enumerate(PLANTED)}
     words = [word for kind, make in PLANTED.items() for word in make(secrets[kind])]
     secrets |= {"source": secret(50), "loop": secret(51), "environment": secret(52)}
     script = tmp_path / "train.py"
     script.write_text(SOURCE.format(root=ROOT, source=secrets["source"], loop=secrets["loop"]))
-    said = []
-    for verb in (
+    verbs = (
         ("profile", "train.py", "--epochs", "3", *words),
         ("runs", "list"),
         ("runs", "list", "--json"),
@@ -98,9 +121,8 @@ def test_no_planted_secret_is_said_or_stored(tmp_path: Path) -> None:
         ("recommend", "--json", "--total-steps", "1000", "--cloud", "aws"),
         ("export", "--to", "torchrun", "--total-steps", "1000", "--cloud", "aws", "-o", "out/"),
         ("report", "--total-steps", "1000", "--cloud", "aws", "-o", "page.html"),
-    ):
-        done = advisor(tmp_path, *verb, WANDB_API_KEY=secrets["environment"])
-        said.append((verb[0], done.stdout + done.stderr))
+    )
+    said = [(verb[0], ask(*verb, WANDB_API_KEY=secrets["environment"])) for verb in verbs]
     listed = said[2][1]  # as JSON: a table leaves out what its width has no room for
     assert "--epochs 3" in listed
     assert "hidden:" in listed
@@ -132,7 +154,7 @@ def places_of(
 
 
 @linux
-def test_no_secret_of_a_notebook_is_said_or_stored(tmp_path: Path) -> None:
+def test_no_secret_of_a_notebook_is_said_or_stored(tmp_path: Path, ask: Ask) -> None:
     kinds = ("bearer", "literal", "environment", "loop", "markdown", "output")
     secrets = {kind: secret(60 + number) for number, kind in enumerate(kinds)}
     source = SOURCE.format(root=ROOT, source=secrets["literal"], loop=secrets["loop"])
@@ -147,16 +169,14 @@ def test_no_secret_of_a_notebook_is_said_or_stored(tmp_path: Path) -> None:
     book = tmp_path / "train.ipynb"
     book.write_text(json.dumps({"cells": [text, *code], "metadata": {}, "nbformat": 4}))
     (tmp_path / "tmp").mkdir()
-    said = []
-    for verb in (
+    verbs = (
         ("profile", "train.ipynb", "--epochs", "3"),
         ("runs", "show", "last"),
         ("advise", "--explain", "1", "--total-steps", "1000"),
         ("export", "--to", "torchrun", "--total-steps", "1000", "--cloud", "aws", "-o", "out/x"),
         ("report", "--total-steps", "1000", "--cloud", "aws", "-o", "page.html"),
-    ):
-        done = advisor(tmp_path, *verb, TMPDIR=str(tmp_path / "tmp"))
-        said.append((verb[0], done.stdout + done.stderr))
+    )
+    said = [(verb[0], ask(*verb, TMPDIR=str(tmp_path / "tmp"))) for verb in verbs]
     assert (tmp_path / "page.html").exists(), dict(said)["report"]
     assert " train.py --epochs 3" in (tmp_path / "out" / "x").read_text()
     assert "jupyter nbconvert --to script train.ipynb" in dict(said)["export"]

@@ -7,6 +7,8 @@ import re
 import tomllib
 from pathlib import Path
 
+from conftest import _LONG
+
 TESTS = Path(__file__).parent
 PROJECT = tomllib.loads((TESTS.parent / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
@@ -78,6 +80,11 @@ def test_make_test_installs_no_framework() -> None:
     (needs,) = re.findall(r"^test: (.*)$", make, re.MULTILINE)
     assert needs == "$(VENV)/.testing"
     assert '--editable ".[test]"' in make
+
+
+def test_the_longest_files_are_there() -> None:
+    """They are named to come first: one by an old name would come last."""
+    assert {f"test_{name}" for name in _LONG} <= {path.stem for path in FILES}
 
 
 def test_nothing_of_the_users_is_read_or_written() -> None:

@@ -50,11 +50,12 @@ def test_a_plan_of_the_steps_trained_takes_the_time_that_was_asked(
 
 
 @given(hours=st.floats(0.5, 2000.0), ends=st.floats(0.0, 50.0))
-def test_more_steps_than_those_trained_take_longer(hours: float, ends: float) -> None:
+def test_more_steps_than_those_trained_take_longer(
+    physics: Predictor, hours: float, ends: float
+) -> None:
     """The inverse of any finish, with ends of epochs, failures and whole runs in it."""
-    predictor = Predictor(learned=None)
     job = replace(job_of(SMALL), epochs=2.0, epoch_end_steps=ends, total_steps=1000.0)
-    columns = predictor.step_columns(job, *_one_machine(predictor))
+    columns = physics.step_columns(job, *_one_machine(physics))
     found = steps_within(job, columns, hours, 0.9)
 
     def finish_h(steps: float, bound: int) -> float:
