@@ -17,14 +17,14 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from advisor.catalogue import Catalogue, catalogue
-from advisor.catalogue.snapshot import Snapshot, cache_folder, read_snapshot
+from advisor.catalogue import Catalogue, TypeColumns, catalogue
+from advisor.catalogue.snapshot import cache_folder, read_snapshot
 from advisor.cli import main
 from advisor.collectors.format.recording import Host, HostBenchmark
 from advisor.estimate import Predictor
 from advisor.estimate import predictor as predictor_module
 from advisor.jobs.job import Feed, Job, Measured
-from advisor.machines import Fleet, catalogue_fleet
+from advisor.machines import catalogue_fleet
 from advisor.planners.core import Operator, Operators, Work
 
 InProcess = Callable[..., subprocess.CompletedProcess[str]]
@@ -254,19 +254,19 @@ _FLEETS_KEPT = 8
 @pytest.fixture(scope="session", autouse=True)
 def _read_once() -> Iterator[None]:
     """Every question reads the catalogue's tables: here the same files are read once a process."""
-    snapshots: dict[tuple[object, ...], Snapshot] = {}
-    fleets: dict[tuple[int, int], tuple[Catalogue, Fleet]] = {}
+    snapshots: dict[tuple[object, ...], Catalogue] = {}
+    fleets: dict[tuple[int, int], tuple[Catalogue, TypeColumns]] = {}
 
-    def kept_snapshot(folder: Path, bundled: Path) -> Snapshot:
+    def kept_snapshot(folder: Path, bundled: Path, kind: type[Catalogue]) -> Catalogue:
         if folder != bundled:
-            return read_snapshot(folder, bundled)
+            return read_snapshot(folder, bundled, kind)
         files = sorted(path for path in folder.iterdir() if path.is_file())
         key = cache_folder(), *((path, path.stat().st_mtime_ns) for path in files)
         if key not in snapshots:
-            snapshots[key] = read_snapshot(folder, bundled)
+            snapshots[key] = read_snapshot(folder, bundled, kind)
         return snapshots[key]
 
-    def kept_fleet(known: Catalogue) -> Fleet:
+    def kept_fleet(known: Catalogue) -> TypeColumns:
         key = id(known.types), id(known.accelerators)
         if key not in fleets:
             fleets[key] = known, catalogue_fleet(known)

@@ -186,14 +186,14 @@ def test_elastic_equals_the_walk_through_node_counts(
         work_s=job.work_s, restart_s=job.restart_s,
         checkpoint_interval_s=job.checkpoint_interval_s,
     )  # fmt: skip
-    trace, rate = trace_of(changes * 4), [0.3, 0.55, 0.8, 1.0]
+    trace, rate = trace_of(changes * 4), [0.25, 0.5, 0.75, 1.0]
     start = share * trace.end_s
     way = Strategy(
         name="replan", least_nodes=1, removal_s=job.restart_s, addition_s=job.restart_s,
         start_s=job.restart_s,
     )  # fmt: skip
     walked = replay_strategy(
-        trace, way, start, work_s=job.work_s, nodes=4, speed=[0.0, *rate],
+        trace, way, start, work_s=job.work_s, nodes=4,
         checkpoint_interval_s=job.checkpoint_interval_s,
     )  # fmt: skip
     run = grown(trace, job, rate, 0.0, start)
