@@ -153,7 +153,7 @@ def test_a_file_can_say_where_runs_are_kept(
     listed = json.loads(runner.invoke(app, ["runs", "list", "--json"]).output)
     assert [one["run"] for one in listed["runs"]] == [run.name]
     assert next(one.name for one in settings(folder, {})) == "runs_folder"
-    assert not stated(folder, {}) or stated(folder, {})[0][1] == {}
+    assert stated(folder, {}) == [] or stated(folder, {})[0][1] == {}
 
 
 def test_the_environment_goes_before_the_file_that_says_where_runs_are(

@@ -27,7 +27,7 @@ LONGEST_S: Final = 120.0
 _live: LiveReport | None = None  # of a worker
 
 
-class Workers:
+class Answering:
     """Who answers; what cannot be answered is raised as it is, or as ``RefusedError``."""
 
     count = 1
@@ -48,7 +48,7 @@ class Workers:
         raise NotImplementedError
 
 
-class InThread(Workers):
+class InThread(Answering):
     """Answers as ``LiveReport`` gives them, in a thread of this process, one at a time."""
 
     def __init__(self, live: LiveReport) -> None:
@@ -65,7 +65,7 @@ class InThread(Workers):
         return await in_thread(lambda: bytes(work(self._live, *given)))
 
 
-class AnswerProcesses(Workers):
+class AnswerProcesses(Answering):
     """Answers as ``LiveReport`` gives them, ``count`` at a time, each within ``LONGEST_S``.
 
     Parameters
