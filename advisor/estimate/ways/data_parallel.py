@@ -23,7 +23,7 @@ from advisor.estimate.time_columns import (
     way_code,
 )
 from advisor.jobs import Job, Measured
-from advisor.planners.core import GIB, Device, Layouts, concatenate, put, select
+from advisor.planners.core import GIB, Device, Layouts, concatenate, select
 from advisor.planners.layouts import SearchSpace
 from advisor.planners.links import data_parallel_step
 from advisor.planners.memory import largest_micro_batch, training_memory_bytes
@@ -40,15 +40,15 @@ _MOST_KEPT_FREE_BYTES: Final = 5 * GIB
 _ZERO_STAGES: Final = (0, 1, 2, 3)
 
 
-def fit_in_memory(case: StepCase, columns: TimeColumns) -> TimeColumns:
-    """Choose the largest micro-batch that fits, with the lowest ZeRO stage that lets one fit.
+def fit_in_memory(case: StepCase, columns: TimeColumns, rows: Integers) -> None:
+    """Choose the largest micro-batch of rows that fits, with the lowest ZeRO stage that allows it.
 
     The global batch is kept: what does not fit at once is accumulated, in equal micro-batches
     where a worker's samples have a divisor that is not much smaller. A recorded script that
     accumulates goes on doing so: its micro-batch is the largest, unless another is asked for.
     """
     job, work, fleet, constants = case.job, case.work, case.fleet, case.constants
-    space, dp, type_index = case.space, columns.dp, columns.type_index
+    space, dp, type_index = case.space, columns.dp[rows], columns.type_index[rows]
     local = -(-job.global_batch // dp)
     memory = fleet.devices.fact("memory_bytes")[fleet.device[type_index]]
     is_cpu = ~fleet.is_accelerated[type_index]
@@ -90,15 +90,11 @@ def fit_in_memory(case: StepCase, columns: TimeColumns) -> TimeColumns:
     if space.accumulation_steps is not None:
         others = (status == 0) & (accumulation != space.accumulation_steps)
         status[others] = CODE["excluded_by_layout"]
-    return replace(
-        columns,
-        status=status,
-        layouts=replace(
-            columns.layouts, micro_batch=micro_batch, accumulation_steps=accumulation,
-            zero_stage=stage,
-        ),
-        memory_bytes=np.where(status == 0, needed, np.nan),
-    )  # fmt: skip
+    columns.status[rows] = status
+    chosen = {"micro_batch": micro_batch, "accumulation_steps": accumulation, "zero_stage": stage}
+    for name, values in chosen.items():
+        getattr(columns.layouts, name)[rows] = values
+    columns.memory_bytes[rows] = np.where(status == 0, needed, np.nan)
 
 
 def _wanted_micro_batch(space: SearchSpace, local: Integers) -> Integers | None:
@@ -163,24 +159,24 @@ def data_parallel(case: StepCase, type_index: Integers, count: Integers) -> Time
     columns.status[(columns.status == 0) & is_few] = CODE["fewer_samples_than_workers"]
     if not admits(case):
         columns.status[columns.status == 0] = CODE["excluded_by_layout"]
-    for step in (fit_in_memory, _timed):
-        rows = np.flatnonzero(columns.status == 0)
-        columns = put(columns, rows, step(case, select(columns, rows)))
+    fit_in_memory(case, columns, np.flatnonzero(columns.status == 0))
+    rows = np.flatnonzero(columns.status == 0)
+    _time(case, columns, rows, select(columns, rows))
     return columns
 
 
-def _timed(case: StepCase, columns: TimeColumns) -> TimeColumns:
-    """Return rows whose layouts are known with their times."""
+def _time(case: StepCase, whole: TimeColumns, rows: Integers, columns: TimeColumns) -> None:
+    """Write the times of ``columns``, whose layouts are known, into their rows of the whole."""
     single = _single(case, columns)
     parts_s, scaled_log_sd = _parts(case, columns, single)
     of_size = case.anchors.size_log_sd(columns.dp)
     log_sd = np.sqrt(single.log_sd**2 + scaled_log_sd**2 + of_size**2)
     _put_measured(case, columns, parts_s, log_sd)
-    step_s, shares = shares_of(parts_s)
-    return replace(
-        columns, step_s=step_s, log_sd=log_sd, shares=shares,
-        is_extrapolating=single.is_extrapolating > 0,
-    )  # fmt: skip
+    whole.step_s[rows], shares = shares_of(parts_s)
+    for name, share in shares.items():
+        whole.shares[name][rows] = share
+    whole.log_sd[rows] = log_sd
+    whole.is_extrapolating[rows] = single.is_extrapolating > 0
 
 
 def admits(case: StepCase) -> bool:
@@ -266,13 +262,13 @@ def _parts(
     device_s = np.maximum(step_s - network, 0.0)
     busy = np.maximum(single.compute_s + single.memory_s + single.launch_s, 1e-30)
     # The optimizer streams its state through memory, a small one only starts kernels.
-    optimizer = np.minimum(single.optimizer_s, device_s)
-    starts = np.minimum(single.optimizer_launch_s, optimizer)
-    working = (device_s - optimizer) / busy
+    updating = np.minimum(single.optimizer_s, device_s)
+    starts = np.minimum(single.optimizer_launch_s, updating)
+    working = (device_s - updating) / busy
     samples = columns.micro_batch * columns.accumulation_steps
     return {
         "compute": single.compute_s * working,
-        "memory": single.memory_s * working + optimizer - starts,
+        "memory": single.memory_s * working + updating - starts,
         "launch": single.launch_s * working + starts,
         "network": step_s - device_s,
         "input": case.waiting_s(step_s, samples, kind),
