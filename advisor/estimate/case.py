@@ -388,7 +388,7 @@ Found = TypeVar("Found")
 SPACE: Final = SearchSpace(schedules=("1f1b", "interleaved"))
 
 
-# Devices that are calibrated alone, in place of with the whole fleet.
+# Devices that are calibrated alone, and how often, before the whole fleet is.
 _FEW: Final = 2
 
 
@@ -461,13 +461,15 @@ class StepCase:
         """Return what to add to ln(step) by the operators' law, and its deviation, by device.
 
         Many are asked of the whole fleet at once: the process of errors is a product with all its
-        rows. One or two, of a changed job on the machines that were chosen, are asked alone.
+        rows. The first few, of a changed job on the machines that were chosen, are asked alone.
 
         ``device``: rows of the fleet's devices.
         """
         key: tuple[object, ...] = ("calibrated",)
         on, place, asked = self.fleet.devices, device, np.unique(device)
-        if asked.size <= _FEW and key not in self.seen:
+        alone = self.once(("calibrated alone",), set[bytes])
+        if asked.size <= _FEW and key not in self.seen and len(alone) < _FEW:
+            alone.add(asked.tobytes())
             key = *key, asked.tobytes()
             on, place = on.take(asked), np.searchsorted(asked, device)
         factor, log_sd = self.once(key, lambda: self.calibrated_on(on))
