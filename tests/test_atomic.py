@@ -303,7 +303,7 @@ OWN_WRITERS = {
     "collectors/atomic.py": "the writer",
     "lab/data/fetch.py": "a part that a later call adds to",
     "lab/score/accuracy.py": "pages of this repository, in a checkout",
-    "advisor/jobs/journal.py": "links a whole draft, so that another's journal is not replaced",
+    "advisor/jobs/runs.py": "links a whole draft, so that another's journal is not replaced",
     "collectors/format/record_files.py": "append-only records with checksums",
     "collectors/run/child.py": "an anonymous file, gone when it is closed",
     "collectors/run/agent.py": "a few bytes rewritten in place, so that a full disk does no harm",

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from advisor.answer import from_record, to_record
 from advisor.collectors.derive import Resources
+from advisor.collectors.format.recording import Sheet
 from advisor.errors import AdvisorError
 from advisor.jobs.job import Job
 from advisor.jobs.load import read_job, write_job
@@ -24,7 +25,7 @@ from advisor.planners.core.errors import PlanningError
 
 NUMBERS = st.floats(0.0, 1e28, allow_nan=False)
 PLAIN: dict[Any, st.SearchStrategy[Any]] = {
-    float: NUMBERS, int: st.integers(0, 10**9), str: st.text(max_size=5),
+    float: NUMBERS, int: st.integers(1, 10**9), str: st.text(max_size=5),
     bool: st.booleans(), type(None): st.none(),
 }  # fmt: skip
 
@@ -46,6 +47,8 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
         return st.tuples(*map(values, inner))
     if origin is frozenset:
         return st.frozensets(values(inner[0]), max_size=2)
+    if kind is Sheet:
+        return st.fixed_dictionaries({"name": st.text(max_size=5), "matmul_flop_per_s": NUMBERS})
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return st.dictionaries(values(inner[0]), values(inner[1]), max_size=2)
     return nouns(kind)

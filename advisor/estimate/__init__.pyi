@@ -4,6 +4,7 @@ from .best import best_columns as best_columns
 from .best import first_look as first_look
 from .best import improvable as improvable
 from .best import is_no_faster as is_no_faster
+from .best import least_searched_s as least_searched_s
 from .best import least_step_s as least_step_s
 from .best import refusal as refusal
 from .case import DIGITS as DIGITS

@@ -27,10 +27,10 @@ from advisor.estimate.ways.model_parallel import (
     stack_spaces,
     within_links,
 )
-from advisor.estimate.ways.recorded_units import could_gain, improved, unit_model
+from advisor.estimate.ways.recorded_units import GAIN, could_gain, improved, unit_model
 from advisor.machines import assumed_network_log_sd, host_needed_bytes
 from advisor.planners.core import GIB, PlanningError, put
-from advisor.planners.layouts import check, nothing_fits
+from advisor.planners.layouts import INDISTINGUISHABLE, check, nothing_fits
 from advisor.planners.step import step_time
 
 Floats = NDArray[np.float64]
@@ -171,6 +171,15 @@ def least_step_s(case: StepCase, columns: TimeColumns, rows: Integers) -> Floats
     if case.believed is not None:
         least_s = least_s * np.exp(min(0.0, 2.0 * min(case.believed.errors)))
     return least_s
+
+
+def least_searched_s(case: StepCase, found: TimeColumns) -> Floats:
+    """Return what no layout of rows is faster than, that were searched to the end [s].
+
+    Units are answered by the simplest of the layouts that measurements would not tell apart.
+    """
+    is_exact = is_laid_out_by_shape(case, found.type_index)
+    return found.step_s / np.where(is_exact, 1.0, GAIN * INDISTINGUISHABLE)
 
 
 def is_no_faster(case: StepCase, type_index: Integers, than: int) -> NDArray[np.bool_]:

@@ -42,6 +42,7 @@ from advisor.estimate import (
     first_look,
     improvable,
     is_no_faster,
+    least_searched_s,
     least_step_s,
     on_demand,
     on_spot,
@@ -355,7 +356,8 @@ class _EqualSearch(_Bounded):
         found = best_columns(self.case, self.type_index[rows], self.count[rows], most_s)
         # Above the limit another layout may have been left out.
         self.is_settled[rows] = (found.step_s <= most_s) | np.isinf(most_s)
-        self._bound_slower_links(rows, found, np.minimum(found.step_s, most_s))
+        least_s = np.minimum(least_searched_s(self.case, found), most_s)
+        self._bound_slower_links(rows, found, least_s)
         found = self.predictor.corrected(self.asked.job, found)
         if (found.is_learned is None) != (self.columns.is_learned is None):
             found = replace(found, is_learned=np.zeros(len(rows), dtype=bool))

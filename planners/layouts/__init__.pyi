@@ -35,5 +35,6 @@ from .time import fixed_s as fixed_s
 from .time import optimizer_s as optimizer_s
 from .time import step_times as step_times
 from .time import update_s as update_s
+from .unit_search import INDISTINGUISHABLE as INDISTINGUISHABLE
 from .unit_search import UnitProblem as UnitProblem
 from .unit_search import search_units as search_units
