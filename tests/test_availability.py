@@ -20,22 +20,23 @@ from advisor.lab import score
 from advisor.lab.score import clusters
 from advisor.planners import PlanningError
 from advisor.planners.systems import sas
-from advisor.planners.systems.sas import (
+from advisor.planners.systems.free_shares import futures, learn
+from advisor.planners.systems.node_choices import (
     BEST,
     LEARNED,
-    LEAST_SHARE,
     RANDOM,
     WAYS,
     Arrival,
     arrivals,
+    judge,
+    learned_policy,
+)
+from advisor.planners.systems.sas import (
+    LEAST_SHARE,
     choose,
     completion_slots,
     enough,
-    futures,
     groups,
-    judge,
-    learn,
-    learned_policy,
     placement,
 )
 from advisor.records.importers.node_shares import NodeShares, read_node_shares

@@ -35,7 +35,7 @@ from advisor.jobs.runs import Actual
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.nouns import Layout
 from advisor.planners.core.setup import Transformer
-from advisor.planners.systems.hydrozoa import NoiseScale
+from advisor.planners.systems.gradient_noise import NoiseScale
 from advisor.planners.systems.stragglers import RankSpread
 
 PLAIN: dict[Any, Callable[[Random], Any]] = {
