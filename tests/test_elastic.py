@@ -27,7 +27,7 @@ from advisor.planners.systems.hydrozoa import (
     billed_cost_usd,
     elastic_plan,
 )
-from advisor.planners.systems.stragglers import RankSpread
+from advisor.planners.systems.rank_spread import RankSpread
 from advisor.report.simulation import elastic
 from advisor.simulate.elastic import JobFigures, figures_of, over_phases, planned
 from advisor.simulate.questions import SimulateElastic

@@ -17,7 +17,7 @@ Backwards from the deadline, a step d at a time, every mode is tried:
 A move to a node costs a restart, and a save where the job leaves a node that computes. A removal
 adds to w what was not saved: half of a checkpoint's stride on average, or one save where the job
 saves on notice. Where w and a restart would not fit into k - d, only on-demand is left: this is
-what ``planners.spot.deadline`` enforces exactly, so that the deadline does not hang on V.
+what ``planners.spot.policy_replay`` enforces exactly, so that the deadline does not hang on V.
 Linear interpolation in w; the plan is a table of modes. Dynamic programming is Bellman's; the
 problem is that of "Can't Be Late" (Wu et al., NSDI 2024), whose rule is uniform progress.
 

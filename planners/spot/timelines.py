@@ -14,7 +14,7 @@ are shorter than a move there and back (``settling_s``), and one that has
 lasted lasts on, for their lengths are heavy-tailed. With spot machines that stay this is plain
 spot, without any it is on demand. Laws: the job finishes after its time on demand by no more than
 its moves cost, and is rented at every moment, so where spot is cheaper it costs no more than that
-time does on demand. A guaranteed deadline is ``planners.spot.deadline``'s. The rule is our own.
+time does on demand. A guaranteed deadline is ``planners.spot.last_safe_moment``'s. The rule is ours.
 
 Workers that start with the machines there are and grow as more come (elastic, on spot).
 

@@ -6,16 +6,15 @@
 | ``n_i`` | n_i         | of them those of worker i of its group, by speed                |
 | ``t_i`` | T           | forward and backward of one micro-batch of a group's units on i |
 
-Groups are machines between which only the slow links lie (``planners.links.collectives``); a
+Groups are machines between which only the slow links lie (``planners.links.grouping``); a
 group shares the micro-batches out by speed, and the units are cut so that the groups need
 equally long:
 
     core_g = max_i n_i t_i,   step = max_g core_g + sum over the other groups of t + exposed
 
 The cut is that of ``partition`` on core_g / M, the steady state. With one worker a group
-this is its objective: sum of the stages and (M-1) times the slowest. Zorse's planner
-(above) does the same for equal layers with several stages a group; unlike
-layers (a CNN) are cut here.
+this is its objective: sum of the stages and (M-1) times the slowest. Zorse's planner (``zorse``)
+does the same for equal layers with several stages a group; unlike layers (a CNN) are cut here.
 Sources: Zorse (MLSys'26) for the grouping, Alpa (OSDI'22) for the cut.
 """
 
