@@ -20,7 +20,6 @@ fast its interface (``docs/device_model.md``).
 
 Everything broadcasts; one rank costs nothing.
 
-
 References
 ----------
 .. [1] R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations

@@ -1,8 +1,6 @@
 """A shared cluster: when jobs start and end under a scheduling policy.
 
-Further parts: engines by the name of their scheduling policy.
-
-Policies (``planners.queueing.simulator``): ``fifo`` waits behind the first job that does not fit;
+Policies, each the name of its engine: ``fifo`` waits behind the first job that does not fit;
 ``fit-first`` lets later jobs pass it; ``shortest`` and ``shortest-gpu`` run the least remaining
 time or service first, preempting; ``las`` and ``las-2d`` (Tiresias) demote jobs through queues as
 their time or service grows; ``gittins`` (Tiresias) orders those queues by the Gittins index of a

@@ -37,10 +37,6 @@ from .free_shares import Shares as Shares
 from .free_shares import learn as learn
 from .gradient_noise import NoiseScale as NoiseScale
 from .gradient_noise import measured_noise as measured_noise
-from .grouped_pipeline import GroupedPipeline as GroupedPipeline
-from .grouped_pipeline import StageGroup as StageGroup
-from .grouped_pipeline import StageMemory as StageMemory
-from .grouped_pipeline import grouped_pipeline as grouped_pipeline
 from .hydrozoa import Billing as Billing
 from .hydrozoa import ElasticPlan as ElasticPlan
 from .hydrozoa import Phase as Phase
@@ -69,6 +65,10 @@ from .perfect import best_echo as best_echo
 from .perfect import freshness as freshness
 from .perfect import repeat_then_fresh_s as repeat_then_fresh_s
 from .perfect import reuse as reuse
+from .pipeline_of_groups import GroupedPipeline as GroupedPipeline
+from .pipeline_of_groups import StageGroup as StageGroup
+from .pipeline_of_groups import StageMemory as StageMemory
+from .pipeline_of_groups import grouped_pipeline as grouped_pipeline
 from .rank_spread import FEWEST_STEPS as FEWEST_STEPS
 from .rank_spread import RankSpread as RankSpread
 from .rank_spread import measured_spread as measured_spread

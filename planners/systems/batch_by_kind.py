@@ -10,7 +10,7 @@
 Devices of a kind are alike, so the split is one number a kind: the least maximum of T_k(b_k)
 with sum n_k b_k >= B (what is over is left out on some devices of the kind that can spare it). T
 rises with b, since a micro-batch's time per sample falls with its size: so the least maximum is
-found by halving. Exact, as the split above is, but without its coupling through shared memory:
+found by halving. Exact, as ``uneven_batches`` is, but without its coupling through shared memory:
 each device holds the whole state. The gradient is weighted by b_i / B
 (``examples/uneven_ddp.py``).
 """

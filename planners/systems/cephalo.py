@@ -22,17 +22,6 @@ micro-batches); here the answer is searched over the possible maxima, and each i
 dynamic programme over (GPU, batch), so that 64 GPUs take a fraction of a second. Same answers as
 the authors' code.
 Source: Guo et al., "Cephalo" (ICS'25); repository benson-guo/cephalo, MIT, ``split_workload.py``.
-
-
-Splitting sharded training state over GPUs that have unequal room (Cephalo).
-
-| here        | Cephalo     | meaning                                                        |
-|-------------|-------------|----------------------------------------------------------------|
-| ``room``    | spare       | usable memory less what the computation takes [bytes]          |
-| ``level``   | min_params  | the largest shard: ``shard = min(room, level)`` [bytes]        |
-
-It is water-filling and solved exactly, without iteration. Source: Guo et al., "Cephalo"
-(ICS'25); repository benson-guo/cephalo, MIT, ``split_workload.py``.
 """
 
 from __future__ import annotations
@@ -58,6 +47,14 @@ from advisor.planners.systems.uneven_batches import BatchOptions, Ints, split_ba
 
 def level_shards(state_bytes: float, capacity: Floats, in_use: Floats) -> Floats:
     """Split the state so that the largest shard is smallest (``min_params``) [bytes].
+
+    | here      | Cephalo    | meaning                                                 |
+    |-----------|------------|---------------------------------------------------------|
+    | ``room``  | spare      | usable memory less what the computation takes [bytes]   |
+    | ``level`` | min_params | the largest shard: ``shard = min(room, level)`` [bytes] |
+
+    It is water-filling and solved exactly, without iteration. Source: Guo et al., "Cephalo"
+    (ICS'25); repository benson-guo/cephalo, MIT, ``split_workload.py``.
 
     Even where everybody has room; otherwise the full GPUs keep what fits and the rest share the
     overflow: ``shard = min(room, level)``, solved exactly.

@@ -13,7 +13,7 @@ here            meaning, unit
     LRU, LFU      a miss replaces the expert used longest ago, or least often (then longest ago)
     periodic      every p tokens the C most used of the period before; a miss is loaded, used
                   and not kept
-    foreseen      a miss replaces what is expected to be used least, or is not kept (``forecast``)
+    foreseen      a miss replaces what is expected to be used least, or is not kept (a forecast)
     oracle        a miss replaces what is used farthest in the future, or is not kept itself
     Che           sum (1 - exp(-q t)) = C,  hit rate = sum q (1 - exp(-q t))
 

@@ -22,14 +22,7 @@ workers keeps every (time, bill) that no other one beats, and so gives the whole
 
 Sources: Hydrozoa (Guo et al., MLSys'22; abstract only, its formulas are not public here);
 McCandlish et al. 2018, arXiv 1812.06162, eq. 2.11 (needed samples and steps); the noise
-scale is measured below.
-
-The dynamic program behind ``planners.systems.hydrozoa``: which workers in which phase.
-
-A label is what a partial schedule has taken: time [s] and bill [worker-seconds]. Labels that end
-on the same count of workers compete with each other only, since the next resize depends on the
-count; a label that another one beats in both is dropped. Phase by phase each label is continued
-on every count. That is label setting (Martins, EJOR 16(2), 1984) on a graph of phases x counts.
+scale is measured by ``gradient_noise``.
 """
 
 from __future__ import annotations
@@ -53,6 +46,12 @@ def worker_paths(
     phase_s: Sequence[Column], workers: Sequence[int], resize_s: Column
 ) -> list[tuple[int, ...]]:
     """Return every choice of workers that no other beats in both time and worker-seconds.
+
+    A label is what a partial schedule has taken: time [s] and bill [worker-seconds]. Labels that
+    end on the same count of workers compete with each other only, since the next resize depends on
+    the count; a label that another one beats in both is dropped. Phase by phase each label is
+    continued on every count. That is label setting (Martins, EJOR 16(2), 1984) on a graph of
+    phases x counts.
 
     ``phase_s``: (w,); time of each phase on each count of workers [s]; ``resize_s``: (w, w);
     standstill of a change from one count to another, paid on the larger of the two [s].

@@ -14,14 +14,6 @@ A job that arrives in a slot starts with the next one, and waits for the slowest
 What was free then is recorded; only the job is played: it is small beside the cluster. The ways
 before the last two differ by little, and which is best depends on the cluster and on the job's
 length: so they are judged on the later half of a record, each with what the earlier half told.
-
-
-A policy that is learned (SAS-RL): a score of each node, whose weights the reward alone sets.
-
-Arrivals of the record are played; a policy places workers on the nodes of the largest scores,
-linear in what is seen of a node, and is rewarded by -ln(time / work). The weights are searched
-by the cross-entropy method: draws about a mean, which moves to the best of them. What SAS-RL's
-policy sees and how it is trained was not published: this is our own.
 """
 
 from __future__ import annotations
@@ -38,7 +30,7 @@ from numpy.typing import NDArray
 
 from advisor.planners.core import refused
 from advisor.planners.systems.free_shares import NodeHistory, Shares, futures, learn
-from advisor.planners.systems.sas import _check_job, choose, completion_slots
+from advisor.planners.systems.sas import check_job, choose, completion_slots
 
 DRAWS: Final = 60
 MOST_ARRIVALS: Final = 72
@@ -69,7 +61,7 @@ class Arrival:
         Raises PlanningError if there are fewer nodes than workers, no work, or the record is too
         short.
         """
-        _check_job(workers, history.nodes, work)
+        check_job(workers, history.nodes, work)
         horizon = min(max(int(_LOOK_AHEAD * work), 1), len(history.shares) // 2)
         possible = futures(history, now, slot=slot, horizon=horizon, draws=draws, seed=slot)
         return cls(
@@ -244,6 +236,11 @@ def _seen(history: NodeHistory, now: Shares, slot: int) -> Shares:
 
 def learned_policy(history: NodeHistory, *, workers: int, work: float, seed: int = 0) -> Way:
     """Return the policy that a record teaches.
+
+    Arrivals of the record are played; a policy places workers on the nodes of the largest scores,
+    linear in what is seen of a node, and is rewarded by -ln(time / work). The weights are searched
+    by the cross-entropy method: draws about a mean, which moves to the best of them. What SAS-RL's
+    policy sees and how it is trained was not published: this is our own.
 
     Raises PlanningError if the record is too short for the job.
     """

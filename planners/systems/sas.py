@@ -33,8 +33,6 @@ from advisor.planners.systems.free_shares import Shares
 
 # A job on a full node still gets on after the horizon: at a hundredth of a node.
 LEAST_SHARE: Final = 0.01
-
-
 ENOUGH: Final = 0.5  # of a node, by default what a worker needs of it
 
 
@@ -82,7 +80,8 @@ def groups(possible: Shares, count: int) -> list[tuple[int, ...]]:
     return sorted(tuple(np.flatnonzero(group == one).tolist()) for one in np.unique(group))
 
 
-def _check_job(workers: int, nodes: int, work: float) -> None:
+def check_job(workers: int, nodes: int, work: float) -> None:
+    """Refuse a job that the nodes cannot hold, or that has no work."""
     if not 1 <= workers <= nodes or not 0 < work < np.inf:
         raise refused(
             f"{workers} workers on {nodes} nodes for {work:g} slots are out of range",
@@ -99,7 +98,7 @@ def choose(possible: Shares, *, workers: int, work: float) -> Placement:
     Raises PlanningError if there are fewer nodes than workers, or no work.
     """
     nodes = possible.shape[2]
-    _check_job(workers, nodes, work)
+    check_job(workers, nodes, work)
 
     def expected(chosen: tuple[int, ...]) -> float:
         return float(completion_slots(possible, chosen, work).mean())

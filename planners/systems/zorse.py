@@ -11,8 +11,8 @@
 | ``degree``           | v      | ministages of a group; stages go round the groups v times       |
 | ``chunks``           | -      | layers of a group's ministages                                  |
 
-Machines are grouped so that slow links fall between groups (``planners.links.grouping``).
-Inside a group: data parallel with sharded state and micro-batches in proportion to speed. Across
+Machines are grouped so that slow links fall between groups (``planners.links.grouping``). Inside a
+group: data parallel with sharded state and micro-batches in proportion to speed. Across groups:
 layers in proportion to the groups' speed, cut into ministages, so that a group's memory holds two
 ministages unsharded and not all its layers. All times are seconds: upstream divides modelled
 collective times by 1000 and compares them with milliseconds, which makes them vanish.
