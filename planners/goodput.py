@@ -15,7 +15,7 @@ here                  in papers    meaning, unit
 ====================  ===========  ==============================================================
 
 Interruptions are a Poisson process here (many independent devices); spot removals are not, and
-``planners.spot.replay`` replays them. Sources: Young, CACM 17(9), 1974 (first-order interval);
+``planners.spot.history`` replays them. Sources: Young, CACM 17(9), 1974 (first-order interval);
 Daly, FGCS
 22(3), 2006, eq. 20 (expectation) and 37 (higher-order interval); the THORN-ML slides (edge fault
 tolerance, initialisation and checkpoint times); Llama 3 (arXiv 2407.21783), section 3.3.4 and

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from advisor.planners.core.arrays import LayerLatency
 from advisor.planners.core.errors import GIB, PlanningError
-from advisor.planners.links.collectives import minimum_cut, split_partitions
+from advisor.planners.links.grouping import minimum_cut, split_partitions
 from advisor.planners.systems.cephalo import Worker
 from advisor.planners.systems.zorse import (
     PipelineGroup,

@@ -19,23 +19,24 @@ from advisor.cli import simulate
 from advisor.lab import score
 from advisor.lab.score import clusters
 from advisor.planners import PlanningError
-from advisor.planners.systems import sas
-from advisor.planners.systems.sas import (
+from advisor.planners.systems import node_choices
+from advisor.planners.systems.free_shares import futures, learn
+from advisor.planners.systems.node_choices import (
     BEST,
     LEARNED,
-    LEAST_SHARE,
     RANDOM,
     WAYS,
     Arrival,
     arrivals,
+    judge,
+    learned_policy,
+)
+from advisor.planners.systems.sas import (
+    LEAST_SHARE,
     choose,
     completion_slots,
     enough,
-    futures,
     groups,
-    judge,
-    learn,
-    learned_policy,
     placement,
 )
 from advisor.records.importers.node_shares import NodeShares, read_node_shares
@@ -303,7 +304,7 @@ def test_the_protocol_plays_the_later_half(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clusters, "_KINDS", [(2, 3.0)])
-    monkeypatch.setattr(sas, "MOST_ARRIVALS", 12)
+    monkeypatch.setattr(node_choices, "MOST_ARRIVALS", 12)
     found = score.run("availability", data.measurements(None))
     assert found.overall.rows == 12
     name = "2 workers, 3 h"

@@ -31,7 +31,7 @@ from advisor.estimate.predictor import Predictor
 from advisor.jobs.from_recording import job_from_recording
 from advisor.jobs.job import Job
 from advisor.lab.experiments import cures as experiment
-from advisor.planners.systems.hydrozoa import NoiseScale
+from advisor.planners.systems.gradient_noise import NoiseScale
 
 app = typer.Typer()
 add(app, "advise", Advise)

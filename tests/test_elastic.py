@@ -19,16 +19,15 @@ from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
 from advisor.planners import PlanningError
 from advisor.planners.links.gradients import expected_maximum
+from advisor.planners.systems.gradient_noise import NoiseScale, noise_scale
 from advisor.planners.systems.hydrozoa import (
     Billing,
-    NoiseScale,
     Phase,
     WorkerScaling,
     billed_cost_usd,
     elastic_plan,
-    noise_scale,
 )
-from advisor.planners.systems.stragglers import RankSpread
+from advisor.planners.systems.rank_spread import RankSpread
 from advisor.report.simulation import elastic
 from advisor.simulate.elastic import JobFigures, figures_of, over_phases, planned
 from advisor.simulate.questions import SimulateElastic

@@ -13,21 +13,23 @@ from numpy.typing import NDArray
 
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.systems.expert_caching import (
-    Mixture,
     Served,
-    cache_sizes,
     che_hit_rate,
     foreseen,
-    gated_expert_bytes,
-    learn,
-    loaded_ahead,
     lru,
-    met_experts,
     oracle,
+    used_least,
+)
+from advisor.planners.systems.expert_forecast import learn
+from advisor.planners.systems.expert_serving import (
+    Mixture,
+    cache_sizes,
+    gated_expert_bytes,
+    loaded_ahead,
+    met_experts,
     smallest_within,
     together,
     unrecorded_sizes,
-    used_least,
 )
 
 lfu = partial(used_least, by_count=True)

@@ -19,7 +19,7 @@ from advisor.collectors.format.events import Events
 from advisor.collectors.format.facts import FEWEST, GradientNorms, gradient_norms
 from advisor.collectors.hooks import gradient_norms as gradients
 from advisor.planners.core.errors import PlanningError
-from advisor.planners.systems.hydrozoa import NoiseScale, measured_noise
+from advisor.planners.systems.gradient_noise import NoiseScale, measured_noise
 
 SIZE = 50
 

@@ -25,7 +25,7 @@ from advisor.jobs import load
 from advisor.jobs.job import Job
 from advisor.planners import PlanningError
 from advisor.planners.queueing.engine import POLICIES
-from advisor.planners.queueing.simulator import Wait, rent_or_wait
+from advisor.planners.queueing.wait_or_rent import Wait, rent_or_wait
 from advisor.quantities import hours_text
 from advisor.rank.ranking import recommend
 from advisor.records.traces import TraceError

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.queueing.engine import Policy, SharedCluster
-from advisor.planners.queueing.simulator import OpenJobs, drawn_s, start_delays_s
+from advisor.planners.queueing.start_delays import OpenJobs, drawn_s, start_delays_s
 from advisor.records.importers.job_tables import read_cluster_trace
 from advisor.simulate.queue import OwnCluster, start_now
 

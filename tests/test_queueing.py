@@ -22,13 +22,8 @@ from advisor.planners.queueing.engine import (
     SharedCluster,
 )
 from advisor.planners.queueing.preemptive import gittins_index
-from advisor.planners.queueing.simulator import (
-    Wait,
-    engine,
-    rent_or_wait,
-    simulate_queue,
-    wait_on_cluster,
-)
+from advisor.planners.queueing.simulator import engine, simulate_queue
+from advisor.planners.queueing.wait_or_rent import Wait, rent_or_wait, wait_on_cluster
 
 GOLDEN = Path(__file__).parent / "golden" / "tiresias"
 

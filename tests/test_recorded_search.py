@@ -33,8 +33,8 @@ from advisor.planners.step.model_units import (
     unit_times,
     work_units,
 )
-from advisor.planners.systems.cephalo import MicroBatchCurve, balance
-from advisor.planners.systems.zorse import StageGroup, StageMemory, grouped_pipeline
+from advisor.planners.systems.batch_by_kind import MicroBatchCurve, balance
+from advisor.planners.systems.pipeline_of_groups import StageGroup, StageMemory, grouped_pipeline
 
 DEVICES = devices.accelerator_devices()
 CONSTANTS = devices.device_parameters()

@@ -35,8 +35,8 @@ from advisor.jobs.runs import Actual
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.nouns import Layout
 from advisor.planners.core.setup import Transformer
-from advisor.planners.systems.hydrozoa import NoiseScale
-from advisor.planners.systems.stragglers import RankSpread
+from advisor.planners.systems.gradient_noise import NoiseScale
+from advisor.planners.systems.rank_spread import RankSpread
 
 PLAIN: dict[Any, Callable[[Random], Any]] = {
     int: lambda draw: draw.randint(1, 64),

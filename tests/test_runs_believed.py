@@ -24,7 +24,7 @@ MACHINES = {
     "g4dn.12xlarge": 4,
 }  # fmt: skip
 Run = tuple[str, int, int, float]  # machine, number of them, samples of a device, seconds
-# Repeated runs of one job on one machine scatter by some 3 % (``case._ACTUAL_LOG_SD``).
+# Repeated runs of one job on one machine scatter by some 3 % (``case.ACTUAL_LOG_SD``).
 SCATTER = 0.03
 RUNS = st.lists(
     st.tuples(

@@ -23,8 +23,9 @@ from advisor.estimate.spot import spot_jobs
 from advisor.jobs.job import Job
 from advisor.jobs.load import job_from_spec
 from advisor.planners.spot.availability import BANDS, Spells, SpotJob
-from advisor.planners.spot.deadline import late_probability, replay_plan, replay_policy
+from advisor.planners.spot.deadline import late_probability, replay_plan
 from advisor.planners.spot.policy import SpellHazards, SpotPolicy, with_saves_s
+from advisor.planners.spot.policy_replay import replay_policy
 from advisor.rank.ranking import recommend
 from advisor.simulate.questions import SimulateSpot
 from advisor.simulate.spot import PLANNED

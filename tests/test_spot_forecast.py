@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from advisor.planners import PlanningError
 from advisor.planners.spot.availability import Spells, SpotJob, SpotTrace, replay
-from advisor.planners.spot.deadline import replay_with_fallback
 from advisor.planners.spot.forecast import (
     ForecastParameters,
     Library,
@@ -18,6 +17,7 @@ from advisor.planners.spot.forecast import (
     library,
     state_at,
 )
+from advisor.planners.spot.last_safe_moment import replay_with_fallback
 
 HOUR = 3600.0
 JOB = SpotJob(work_s=4 * HOUR, restart_s=300.0, checkpoint_interval_s=1800.0)

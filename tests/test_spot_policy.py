@@ -17,8 +17,9 @@ from advisor.lab.score import spot
 from advisor.lab.score.spot import clairvoyant_usd
 from advisor.planners.core.errors import HOUR_S
 from advisor.planners.spot.availability import Spells, SpotJob
-from advisor.planners.spot.deadline import replay_policy, replay_with_fallback
+from advisor.planners.spot.last_safe_moment import replay_with_fallback
 from advisor.planners.spot.policy import BINS, ON_DEMAND, ON_SPOT, SpellHazards, SpotPolicy
+from advisor.planners.spot.policy_replay import replay_policy
 
 JOB = SpotJob(work_s=10 * HOUR_S, restart_s=300.0, checkpoint_interval_s=1800.0)
 PRICES: dict[str, Any] = {"spot_price_usd_per_h": 0.3, "price_usd_per_h": 1.0}

@@ -19,7 +19,7 @@ from advisor.planners.spot.availability import (
     replay_timeline,
     settling_s,
 )
-from advisor.planners.spot.deadline import replay_with_fallback
+from advisor.planners.spot.last_safe_moment import replay_with_fallback
 from advisor.planners.spot.strategies import Strategy, replay_strategy
 from advisor.planners.spot.timelines import growing_timeline, nested_levels, replay_alternating
 

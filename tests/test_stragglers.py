@@ -22,8 +22,14 @@ from advisor.jobs.load import read_job, write_job
 from advisor.lab import data as measurements
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.links.gradients import expected_maximum
-from advisor.planners.systems.stragglers import (
+from advisor.planners.systems.rank_spread import (
     RankSpread,
+    measured_spread,
+    own_times,
+    per_doubling,
+)
+from advisor.planners.systems.similar_samples import representatives, selection_s
+from advisor.planners.systems.stragglers import (
     UnlikeRanks,
     asynchronous,
     backed_up,
@@ -31,13 +37,8 @@ from advisor.planners.systems.stragglers import (
     dropped,
     forecast,
     kept_batches,
-    measured_spread,
     named_ahead,
-    own_times,
-    per_doubling,
     rebalanced,
-    representatives,
-    selection_s,
     sent_less,
     unlike_ranks,
 )

@@ -1,7 +1,7 @@
 """From a step to a finish and a bill: start-up, data, checkpoints, failures, removals of machines.
 
 On demand the expected time with failures (``planners.goodput``); on spot machines the quantiles of
-replayed availability records (``planners.spot.replay``). What a whole run adds besides multiplies
+replayed availability records (``planners.spot.history``). What a whole run adds besides multiplies
 both (``planners.goodput``). The errors of the step time and of the whole run widen both.
 A new machine in place of another starts the program and brings in the data again.
 """

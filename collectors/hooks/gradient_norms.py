@@ -2,7 +2,8 @@
 
 A pass of one process sees the fewest samples, the gradient that is applied the most. Both stand
 side by side where a step accumulates several passes, or several ranks average: then the two norms
-tell how noisy a gradient is (``planners/systems/hydrozoa.py``). In sampled steps they are taken:
+tell how noisy a gradient is (``planners/systems/gradient_noise.py``). In sampled steps they are
+taken:
 
 - the first pass: of what it left in ``.grad``; under DistributedDataParallel, which exchanges
   before the pass is over, by hooks on the parameters that are there for this step alone;

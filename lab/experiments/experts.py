@@ -26,13 +26,9 @@ import torch
 from numpy.typing import NDArray
 
 from advisor.lab import frame
-from advisor.planners.systems.expert_caching import (
-    Mixture,
-    Policy,
-    cache_sizes,
-    che_hit_rate,
-    learn,
-)
+from advisor.planners.systems.expert_caching import Policy, che_hit_rate
+from advisor.planners.systems.expert_forecast import learn
+from advisor.planners.systems.expert_serving import Mixture, cache_sizes
 
 Tokens = NDArray[np.int64]
 Tensor = torch.Tensor

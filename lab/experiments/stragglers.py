@@ -38,15 +38,14 @@ from advisor.lab.fit.scaling import fit_without_each
 from advisor.lab.minicloud.limits import cpu_group
 from advisor.lab.score import scaling
 from advisor.planners.links.gradients import ScalingParameters
+from advisor.planners.systems.rank_spread import measured_spread
+from advisor.planners.systems.similar_samples import representatives, selection_s
 from advisor.planners.systems.stragglers import (
     UnlikeRanks,
     asynchronous,
     backed_up,
     dropped,
-    measured_spread,
     rebalanced,
-    representatives,
-    selection_s,
     unlike_ranks,
 )
 

@@ -41,23 +41,21 @@ from advisor.planners.goodput import (
 from advisor.planners.queueing.engine import JobTable, Policy, QueueParameters, SharedCluster
 from advisor.planners.queueing.simulator import simulate_queue
 from advisor.planners.spot.availability import Spells, SpotJob, replay
-from advisor.planners.systems.sas import (
+from advisor.planners.systems.free_shares import Shares, learn
+from advisor.planners.systems.node_choices import (
     BEST,
     LEARNED,
     RANDOM,
     WAYS,
-    Shares,
     Way,
     arrivals,
     chosen_of,
-    completion_slots,
     folds_of,
     judge,
     judged_ways,
-    learn,
     learned_policy,
-    placement,
 )
+from advisor.planners.systems.sas import completion_slots, placement
 from advisor.planners.systems.switchflow import MeasuredPair, fit, rates_by_pairs, shared_rates
 from advisor.records.importers.node_shares import helios_shares
 

@@ -31,7 +31,6 @@ from advisor.lab.score.harness import Answers, Bools, Floats, Protocol, Question
 from advisor.lab.score.scores import Scores, score
 from advisor.planners.core.errors import HOUR_S
 from advisor.planners.spot.availability import Column, Spells, SpotJob, SpotTrace, replay
-from advisor.planners.spot.deadline import Choose, FallbackRun, replay_policy, replay_with_fallback
 from advisor.planners.spot.forecast import (
     RECENT_DAYS,
     Forecast,
@@ -42,6 +41,7 @@ from advisor.planners.spot.forecast import (
     library,
     state_at,
 )
+from advisor.planners.spot.last_safe_moment import FallbackRun, replay_with_fallback
 from advisor.planners.spot.policy import (
     IDLE,
     ON_DEMAND,
@@ -50,6 +50,7 @@ from advisor.planners.spot.policy import (
     SpotPolicy,
     with_saves_s,
 )
+from advisor.planners.spot.policy_replay import Choose, replay_policy
 from advisor.records.traces import read_spot_traces
 
 MINIMUM_DAYS: Final = 4.0

@@ -1,13 +1,9 @@
 from .collectives import RDMA_FROM_BYTES_PER_S as RDMA_FROM_BYTES_PER_S
 from .collectives import CollectiveParameters as CollectiveParameters
-from .collectives import context_parallel_s as context_parallel_s
-from .collectives import expert_parallel_s as expert_parallel_s
 from .collectives import hierarchical_all_reduce_s as hierarchical_all_reduce_s
 from .collectives import hierarchical_reduce_scatter_s as hierarchical_reduce_scatter_s
 from .collectives import reduce_scatter_s as reduce_scatter_s
 from .collectives import ring_all_reduce_s as ring_all_reduce_s
-from .collectives import split_partitions as split_partitions
-from .collectives import tensor_parallel_s as tensor_parallel_s
 from .gradients import DataParallelColumns as DataParallelColumns
 from .gradients import ScalingParameters as ScalingParameters
 from .gradients import data_parallel_step as data_parallel_step
@@ -15,6 +11,10 @@ from .gradients import expected_maximum as expected_maximum
 from .gradients import expected_slowest as expected_slowest
 from .gradients import loss_to_slowest as loss_to_slowest
 from .gradients import straggling as straggling
+from .grouping import split_partitions as split_partitions
+from .inside_layer import context_parallel_s as context_parallel_s
+from .inside_layer import expert_parallel_s as expert_parallel_s
+from .inside_layer import tensor_parallel_s as tensor_parallel_s
 from .scaling import NOISE as NOISE
 from .scaling import Array as Array
 from .scaling import MeasuredPlacements as MeasuredPlacements

@@ -1,4 +1,4 @@
-r"""Time of the collectives that synchronise workers: alpha-beta with measured efficiency.
+"""Time of the collectives that synchronise workers: alpha-beta with measured efficiency.
 
 =========================  ==========  =========================================================
 here                       paper       meaning
@@ -20,31 +20,6 @@ fast its interface (``docs/device_model.md``).
 
 Everything broadcasts; one rank costs nothing.
 
-Grouping machines so that slow links fall between groups (Zorse, step 1).
-
-| here            | Zorse        | meaning                                                     |
-|-----------------|--------------|-------------------------------------------------------------|
-| ``weights``     | edge weights | symmetric, bandwidth between two vertices [bytes/s]         |
-| ``minimum_cut`` | Stoer-Wagner | the cheapest way to fall into two parts                     |
-| ``splits``      | SPLIT        | k parts: cut, k-1 times, the part that is cheapest to cut   |
-
-A minimum k-cut is NP-hard for free k; SPLIT costs at most 2 - 2/k times the best cut (Saran and
-Vazirani 1995). Minimum cut: Stoer and Wagner, "A simple min-cut algorithm" (J. ACM 1997).
-
-Communication inside a layer: tensor (and sequence), context and expert parallel, as columns.
-
-| here          | papers | meaning                                                              |
-|---------------|--------|----------------------------------------------------------------------|
-| ``tokens``    | T      | tokens of a micro-batch on one rank                                  |
-| ``volume``    | 2Th    | activations of one layer boundary [bytes]                            |
-
-Tensor parallel: 2 all-reduces forward, 2 backward, 2 more where the forward is recomputed;
-sequence parallel splits each into a reduce-scatter and an all-gather of the same volume. Context
-parallel passes keys and values round a ring behind the attention. Expert parallel sends each
-token to its experts and back, 2 all-to-all forward and 2 backward. Sources: Shoeybi et al.
-(Megatron-LM, 2019), Korthikanti et al. (2022), Liu et al. (Ring Attention, 2023), Lepikhin et
-al. (GShard, 2020).
-
 References
 ----------
 .. [1] R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations
@@ -62,19 +37,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from advisor.planners.core import (
-    Column,
-    Floats,
-    LayoutCase,
-    Machines,
-    activation_width,
-    busiest_rank,
-    bytes_per_s,
-    domain_devices,
-    domain_network_bytes_per_s,
-    passed_layers_share,
-    query_columns,
-)
+from advisor.planners.core import bytes_per_s
 
 Array = NDArray[np.float64]
 # Interfaces of this rate on bypass the kernel: EFA and InfiniBand start here in the catalogue.
@@ -313,140 +276,3 @@ def _checked(
             f"{rate.min()}"
         )
     return m, p, rate
-
-
-Part = tuple[int, ...]
-
-
-def minimum_cut(weights: Floats) -> tuple[float, Part]:
-    """Return the cheapest cut of a graph into two parts, and one of the parts.
-
-    ``weights``: (n, n); the diagonal is ignored.
-
-    Raises ValueError if there are fewer than two vertices or the weights are not symmetric.
-
-    Returns
-    -------
-    weight : float
-        Sum of the weights that are cut.
-    part : tuple of int
-        Vertices on the side that does not hold vertex 0.
-
-    Examples
-    --------
-    >>> minimum_cut(np.array([[0, 9, 1], [9, 0, 1], [1, 1, 0.0]]))
-    (2.0, (2,))
-    """
-    w = np.array(weights, float)
-    if w.shape[0] < 2 or w.shape != w.T.shape or not np.allclose(w, w.T):
-        raise ValueError(f"weights must be symmetric over two or more vertices: {w.shape}")
-    np.fill_diagonal(w, 0.0)
-    merged: list[list[int]] = [[i] for i in range(w.shape[0])]
-    alive = list(range(w.shape[0]))
-    best = float("inf")
-    part: Part = ()
-    while len(alive) > 1:
-        before_last, last, weight = _cut_of_the_phase(w, alive)
-        if weight < best:
-            best, part = weight, tuple(sorted(merged[last]))
-        w[before_last] += w[last]
-        w[:, before_last] += w[:, last]
-        w[before_last, before_last] = 0.0
-        merged[before_last] += merged[last]
-        alive.remove(last)
-    if 0 in part:
-        part = tuple(i for i in range(w.shape[0]) if i not in part)
-    return best, part
-
-
-def _cut_of_the_phase(w: Floats, alive: list[int]) -> tuple[int, int, float]:
-    """Return the last two vertices of a maximum-adjacency order and the last one's weight."""
-    attached = np.full(w.shape[0], -np.inf)
-    attached[alive] = w[alive[0], alive]
-    attached[alive[0]] = -np.inf
-    before_last, last, weight = alive[0], alive[0], 0.0
-    for _ in range(len(alive) - 1):
-        chosen = int(np.argmax(attached))
-        before_last, last, weight = last, chosen, float(attached[chosen])
-        attached += w[chosen]
-        attached[chosen] = -np.inf
-    return before_last, last, weight
-
-
-def split_partitions(weights: Floats) -> list[list[Part]]:
-    """Return the SPLIT partition into k parts for every k from 1 to the number of vertices.
-
-    Parts are sorted by their first vertex; partition k+1 refines partition k.
-    """
-    vertices = np.asarray(weights).shape[0]
-    parts: list[Part] = [tuple(range(vertices))]
-    partitions = [list(parts)]
-    cuts: dict[Part, tuple[float, Part]] = {}
-    while len(parts) < vertices:
-        for part in parts:
-            if len(part) > 1 and part not in cuts:
-                weight, inside = minimum_cut(np.asarray(weights)[np.ix_(part, part)])
-                cuts[part] = weight, tuple(part[i] for i in inside)
-        cheapest = min((p for p in parts if len(p) > 1), key=lambda p: (cuts[p][0], p))
-        away = cuts[cheapest][1]
-        rest = tuple(i for i in cheapest if i not in away)
-        parts = sorted([p for p in parts if p != cheapest] + [away, rest])
-        partitions.append(list(parts))
-    return partitions
-
-
-def link_bytes_per_s(machines: Machines, ranks: Column) -> Floats:
-    """Return the bandwidth of a ring over ``ranks`` neighbouring devices, per device [bytes/s].
-
-    Inside a node (or the nodes that one switch fabric joins) it is the device's link; beyond, the
-    ring enters and leaves each node once and has all its network interfaces.
-    """
-    inside = np.asarray(ranks) <= domain_devices(machines)
-    across = np.minimum(machines.intra_bytes_per_s, domain_network_bytes_per_s(machines))
-    return np.where(inside, machines.intra_bytes_per_s, across)
-
-
-def tensor_parallel_s(case: LayoutCase) -> Floats:
-    """Return the exposed all-reduces of one layer and micro-batch, forward and backward [s]."""
-    shapes, layouts = case.shapes, case.layouts
-    software, parameters = case.software, case.parameters
-    tp = np.asarray(layouts.tp, float)
-    volume = 2 * layouts.micro_batch * np.asarray(shapes.sequence, float) / layouts.cp
-    volume = volume * shapes.hidden * activation_width(case.machines.precision)
-    bandwidth = parameters.tp_efficiency * link_bytes_per_s(case.machines, layouts.tp)
-    once = 2 * (tp - 1) / tp * volume / bandwidth + parameters.tp_latency_s * np.log2(tp)
-    exposed = np.where(np.asarray(software.overlaps_tp), parameters.tp_exposed, 1.0)
-    passed = passed_layers_share(shapes, layouts)
-    times = 2 + passed * (2 + 2 * (np.asarray(layouts.recompute) == 2))
-    return np.asarray(times * once * exposed)
-
-
-def context_parallel_s(case: LayoutCase) -> Floats:
-    """Return the exposed exchange of keys and values of one layer and micro-batch [s]."""
-    shapes, layouts = case.shapes, case.layouts
-    machines, parameters = case.machines, case.parameters
-    cp = np.asarray(layouts.cp, float)
-    tokens = layouts.micro_batch * np.asarray(shapes.sequence, float) / cp
-    kv = 2 * 2 * tokens * query_columns(shapes) * (np.asarray(shapes.kv_heads) / shapes.heads)
-    bandwidth = link_bytes_per_s(machines, np.asarray(layouts.tp) * layouts.cp)
-    # Forward passes keys and values, backward passes them again and their gradients back.
-    times = 1 + 2 * passed_layers_share(shapes, layouts)
-    sent = times * (cp - 1) * kv / layouts.tp / (parameters.tp_efficiency * bandwidth)
-    return np.asarray(parameters.cp_exposed * sent)
-
-
-def expert_parallel_s(case: LayoutCase) -> Floats:
-    """Return the all-to-all exchanges of one layer and micro-batch, forward and backward [s]."""
-    shapes, layouts = case.shapes, case.layouts
-    machines, parameters = case.machines, case.parameters
-    ep = np.asarray(layouts.ep, float)
-    tokens = case.tokens
-    volume = 2 * tokens * shapes.hidden * np.asarray(shapes.experts_per_token) / layouts.tp
-    ranks = np.asarray(layouts.tp) * layouts.ep
-    inside = ranks <= domain_devices(machines)
-    share = np.asarray(machines.network_bytes_per_s) / machines.devices_per_node
-    bandwidth = np.where(inside, machines.intra_bytes_per_s, share)
-    passed = passed_layers_share(shapes, layouts)
-    times = 2 + passed * (2 + 2 * (np.asarray(layouts.recompute) == 2))
-    sent = times * (ep - 1) / ep * volume * busiest_rank(shapes, layouts) * shapes.routed_share
-    return np.asarray(sent / (parameters.tp_efficiency * bandwidth))

@@ -16,20 +16,7 @@ Step = a micro + optimizer + exposed + straggler. Bucket i of b equal ones is re
 ``max(B + C / b, B / b + C)`` for backward B and communication C: exposed is what is left after B.
 Only a share of the backward pass hides anything in practice (``overlap_fraction``).
 
-The slowest of unequal workers: what a synchronous step waits for.
-
-==================  ============================================================================
-here                meaning, unit
-==================  ============================================================================
-``times``      t_i  what was seen of worker i, or is forecast of it: any number of values. [s]
-``F_i``             their distribution function, each value as likely as the others.
-==================  ============================================================================
-
-    E[max_i t_i] = integral of (1 - product_i F_i(x)) dx, from the least value on
-
-for workers that are slow independently of one another: exact for the values given, in
-O(N log N), no draw and no normal curve. ``links.gradients`` has the same of equal normal
-workers (``expected_maximum``), in closed form.
+The slowest of unequal workers, what a synchronous step waits for, is ``expected_slowest``.
 
 References
 ----------
@@ -248,6 +235,19 @@ Column = NDArray[np.float64]
 
 def expected_slowest(times: Sequence[ArrayLike]) -> float:
     """Return the expected time of the slowest of unequal workers, independent of one another.
+
+    ==================  ===========================================================================
+    here                meaning, unit
+    ==================  ===========================================================================
+    ``times``      t_i  what was seen of worker i, or is forecast of it: any number of values. [s]
+    ``F_i``             their distribution function, each value as likely as the others.
+    ==================  ===========================================================================
+
+        E[max_i t_i] = integral of (1 - product_i F_i(x)) dx, from the least value on
+
+    for workers that are slow independently of one another: exact for the values given, in
+    O(N log N), no draw and no normal curve. The same of equal normal workers is
+    ``expected_maximum``, in closed form.
 
     ``times``: one array a worker: its possible times, equally likely; of any length [s].
 

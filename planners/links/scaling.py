@@ -1,4 +1,4 @@
-r"""Fit the scaling law of one cluster: maximum a posteriori, with Laplace intervals and kriging.
+"""Fit the scaling law of one cluster: maximum a posteriori, with Laplace intervals and kriging.
 
 =======  =============================================================
 here     meaning
@@ -11,34 +11,6 @@ Sigma    posterior covariance of theta, (J' W J + P)^{-1}
 Least squares on log step time with a soft-L1 loss and Gaussian priors. The residuals of an
 application's own rows are kriged (a Gaussian process on batch and placement), since some
 applications' step time is no smooth function of the batch (data loading).
-
-Step time of measured applications on one cluster, from few devices to many.
-
-Where an application has run on a few devices, this law says what its step takes on more of them:
-the nominal links of ``data_parallel`` are replaced by the cluster's own factors, which all its
-applications share.
-
-==========  =====================================================================
-here        meaning
-==========  =====================================================================
-n, g, K, m  nodes, most devices on a node, devices in all, samples per device
-comp        compute of a step [s]
-C           time of the gradients' exchange between one device each of many nodes [s]
-phi         that time on this placement over C's ring law
-rho         share of the compute that hides communication
-eps         softness of the corner where communication stops being hidden
-==========  =====================================================================
-
-.. math::
-    comp &= (t_0 + t_1 m)\, e^{H_{\min(g, 4)}}\, e^{h \log_2^+(g / 4)} \\
-    C &= C_a\, 2 (K - 1) / K\, \phi, \quad z = C - \rho\, comp \\
-    step &= comp\, e^{s \log_2 K} + (z + \sqrt{z^2 + (\epsilon C)^2}) / 2
-
-with :math:`\log_2^+ x = \max(\log_2 x, 0)`. What four devices can show is not extrapolated
-beyond four of a node: growth from there on has terms of its own, known by their priors alone
-until a larger run is seen. The form follows the ring all-reduce (``collectives``) and the
-overlap of ``data_parallel``; the factors were found on the public measurements of Pollux and Sia
-(``docs/device_model.md``).
 """
 
 from __future__ import annotations
@@ -135,7 +107,34 @@ class StepParts:
 def step_parts(
     cluster: ClusterTerms, applications: ApplicationTerms, placements: Placements
 ) -> StepParts:
-    """Return compute, communication and exposed communication of every placement."""
+    r"""Return compute, communication and exposed communication of every placement.
+
+    Where an application has run on a few devices, this law says what its step takes on more of
+    them: the nominal links of ``data_parallel`` are replaced by the cluster's own factors, which
+    all its applications share.
+
+    ==========  =====================================================================
+    here        meaning
+    ==========  =====================================================================
+    n, g, K, m  nodes, most devices on a node, devices in all, samples per device
+    comp        compute of a step [s]
+    C           time of the gradients' exchange between one device each of many nodes [s]
+    phi         that time on this placement over C's ring law
+    rho         share of the compute that hides communication
+    eps         softness of the corner where communication stops being hidden
+    ==========  =====================================================================
+
+    .. math::
+        comp &= (t_0 + t_1 m)\, e^{H_{\min(g, 4)}}\, e^{h \log_2^+(g / 4)} \\
+        C &= C_a\, 2 (K - 1) / K\, \phi, \quad z = C - \rho\, comp \\
+        step &= comp\, e^{s \log_2 K} + (z + \sqrt{z^2 + (\epsilon C)^2}) / 2
+
+    with :math:`\log_2^+ x = \max(\log_2 x, 0)`. What four devices can show is not extrapolated
+    beyond four of a node: growth from there on has terms of its own, known by their priors alone
+    until a larger run is seen. The form follows the ring all-reduce (``collectives``) and the
+    overlap of ``data_parallel``; the factors were found on the public measurements of Pollux and
+    Sia (``docs/device_model.md``).
+    """
     a, workers = placements.application, placements.workers
     compute = _compute_s(cluster, applications, placements)
     volume = np.exp(applications.gradients_gb[a] + cluster.seconds_per_gb)

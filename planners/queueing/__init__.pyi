@@ -6,10 +6,10 @@ from .engine import Placement as Placement
 from .engine import Policy as Policy
 from .engine import QueueParameters as QueueParameters
 from .engine import SharedCluster as SharedCluster
-from .simulator import POLICIES_OF_START as POLICIES_OF_START
-from .simulator import OpenJobs as OpenJobs
-from .simulator import Wait as Wait
-from .simulator import rent_or_wait as rent_or_wait
 from .simulator import simulate_queue as simulate_queue
-from .simulator import start_delays_s as start_delays_s
-from .simulator import wait_on_cluster as wait_on_cluster
+from .start_delays import POLICIES_OF_START as POLICIES_OF_START
+from .start_delays import OpenJobs as OpenJobs
+from .start_delays import start_delays_s as start_delays_s
+from .wait_or_rent import Wait as Wait
+from .wait_or_rent import rent_or_wait as rent_or_wait
+from .wait_or_rent import wait_on_cluster as wait_on_cluster

@@ -25,20 +25,6 @@ References
 .. [1] kubernetes/autoscaler: flags of the vertical-pod-autoscaler's recommender.
 .. [2] K. Rzadca et al., "Autopilot: Workload Autoscaling at Google," EuroSys 2020.
 .. [3] robusta-dev/krr: the "simple" strategy's defaults.
-
-A histogram whose samples fade, as Kubernetes' autoscaler and Autopilot keep it.
-
-======================  =========================================================================
-here                    meaning, unit
-======================  =========================================================================
-half-life               after it a sample weighs half as much as a new one. [s]
-bucket k                from ``first (r^k - 1) / (r - 1)``, r = 1.05: buckets grow by 5 %
-======================  =========================================================================
-
-References
-----------
-.. [1] kubernetes/autoscaler, vertical-pod-autoscaler: ``recommender`` flags and the exponential
-   histogram's first bucket and ratio (facts).
 """
 
 from __future__ import annotations
@@ -57,6 +43,18 @@ RATIO: Final = 1.05
 
 class FadingHistogram:
     """Weights by bucket, relative to the newest sample.
+
+    ======================  =======================================================================
+    here                    meaning, unit
+    ======================  =======================================================================
+    half-life               after it a sample weighs half as much as a new one. [s]
+    bucket k                from ``first (r^k - 1) / (r - 1)``, r = 1.05: buckets grow by 5 %
+    ======================  =======================================================================
+
+    References
+    ----------
+    .. [1] kubernetes/autoscaler, vertical-pod-autoscaler: ``recommender`` flags and the
+       exponential histogram's first bucket and ratio (facts).
 
     ``first``: width of the first bucket, in the samples' unit.
     """

@@ -5,6 +5,11 @@ here                    meaning, unit
 ======================  =========================================================================
 :math:`W(x)`            CPU time of the recorded run up to its second x. [core-s]
 :math:`q P`             CPU time that the quota q grants in a period P. [core-s]
+``step_s``              length of a reading of the recorded series. [s]
+``period_s``            CFS period: a quota is granted anew at its begin. [s]
+limit                   CPU: what the group may use of each period, in cores; memory: beyond it
+                        the group is killed. [bytes]
+slack                   limit less usage, over time. [core-h, GiB-h]
 ======================  =========================================================================
 
 The kernel lets a group run at full speed until the period's grant is used up, and stops it until
@@ -20,18 +25,6 @@ Readings are taken as even inside: what is busier inside a reading than its mean
 References
 ----------
 .. [1] P. Turner, B. B. Rao, N. Rao, "CPU bandwidth control for CFS," Linux Symposium 2010.
-
-Nouns of limited runs: what one used, may use, and what came of it under a policy.
-
-===============================================================================================
-here                  meaning, unit
-===============================================================================================
-``step_s``            length of a reading of the recorded series. [s]
-``period_s``          CFS period: a quota is granted anew at its begin. [s]
-limit                 CPU: what the group may use of each period, in cores; memory: beyond it the
-                      group is killed. [bytes]
-slack                 limit less usage, over time. [core-h, GiB-h]
-===============================================================================================
 """
 
 from __future__ import annotations

@@ -10,12 +10,8 @@ from .availability import joined as joined
 from .availability import replay as replay
 from .availability import replay_timeline as replay_timeline
 from .availability import settling_s as settling_s
-from .deadline import FallbackRun as FallbackRun
-from .deadline import check_deadline as check_deadline
 from .deadline import late_probability as late_probability
 from .deadline import replay_plan as replay_plan
-from .deadline import replay_policy as replay_policy
-from .deadline import replay_with_fallback as replay_with_fallback
 from .forecast import RECENT_DAYS as RECENT_DAYS
 from .forecast import ForecastParameters as ForecastParameters
 from .forecast import Library as Library
@@ -35,9 +31,13 @@ from .history import replay_records as replay_records
 from .history import scaled_records as scaled_records
 from .history import spot_completion as spot_completion
 from .history import starts_s as starts_s
+from .last_safe_moment import FallbackRun as FallbackRun
+from .last_safe_moment import check_deadline as check_deadline
+from .last_safe_moment import replay_with_fallback as replay_with_fallback
 from .policy import SpellHazards as SpellHazards
 from .policy import SpotPolicy as SpotPolicy
 from .policy import with_saves_s as with_saves_s
+from .policy_replay import replay_policy as replay_policy
 from .strategies import STRATEGIES as STRATEGIES
 from .strategies import replay_strategy as replay_strategy
 from .strategies import strategy as strategy

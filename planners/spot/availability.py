@@ -1,7 +1,7 @@
 """Records of when nodes were really there, and the exact replay of a job over them.
 
-Further parts: bands of AWS Spot Advisor: how often spot instances are taken away, and the hazard
-meant.
+The bands of AWS Spot Advisor say how often spot instances are taken away: the hazard meant is
+``hazard_of_band``.
 
 =========================  =====================================================================
 here                       meaning, unit

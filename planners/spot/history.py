@@ -15,27 +15,6 @@ grid of works, replayed exactly over every history (``planners.spot.availability
 in log(time / work) over log(work). A job's own forecast from one zone's record, state and age is
 ``planners.spot.forecast``; this is what can be said where only the kind of instance is known, so
 its interval spans zones.
-
-The tables behind ``planners.spot.replay``: replays of one kind of job, by work.
-
-=========================  =====================================================================
-here                       meaning, unit
-=========================  =====================================================================
-history                    records that stand for what a job will meet, equally likely.
-``gang_exponent``   gamma  up spells of n nodes shrink as (n / recorded nodes)^-gamma.
-table                      quantiles of log(time / work) on a grid of works.
-=========================  =====================================================================
-
-Works are replayed exactly over every record of a history, from starts spread over it. Of more
-than ``EXACT_WORKS`` only a grid is, and what lies between two is interpolated in log(time /
-work) over log(work): then the numbers of a candidate depend a little on those beside it.
-
-Many replays of one job as columns: what a candidate rents, over records of what spot was like.
-
-Each record of a history is repeated until the job ends, and the job submitted at ``STARTS``
-times spread over the first copy. A candidate's numbers are those of its own replays, whatever
-stands beside it: nothing is interpolated (``planners.spot.history`` is for thousands of
-candidates).
 """
 
 from __future__ import annotations
@@ -101,7 +80,20 @@ def rounded(time_s: Column) -> Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Quantiles of ``log(time / work)`` on a grid of works; rows works, columns ``LEVELS``."""
+    """Quantiles of ``log(time / work)`` on a grid of works; rows works, columns ``LEVELS``.
+
+    =========================  ====================================================================
+    here                       meaning, unit
+    =========================  ====================================================================
+    history                    records that stand for what a job will meet, equally likely.
+    ``gang_exponent``   gamma  up spells of n nodes shrink as (n / recorded nodes)^-gamma.
+    table                      quantiles of log(time / work) on a grid of works.
+    =========================  ====================================================================
+
+    Works are replayed exactly over every record of a history, from starts spread over it. Of more
+    than ``EXACT_WORKS`` only a grid is, and what lies between two is interpolated in log(time /
+    work) over log(work): then the numbers of a candidate depend a little on those beside it.
+    """
 
     log_work: Column
     finish: Column
@@ -336,7 +328,13 @@ _COLUMNS: Final = tuple(one.name for one in fields(Rental))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RentalColumns:
-    """Rentals of candidates, one row each; inf where most replays never end."""
+    """Rentals of candidates, one row each; inf where most replays never end.
+
+    Each record of a history is repeated until the job ends, and the job submitted at ``STARTS``
+    times spread over the first copy. A candidate's numbers are those of its own replays, whatever
+    stands beside it: nothing is interpolated (``spot_completion`` is for thousands of
+    candidates).
+    """
 
     mean: Rental  # expected values of the replays' columns, shape (n,) each
     # finish_s, billed_s: (n, 3); 10th, 50th and 90th percentile of the time to the finish, and of

@@ -17,28 +17,9 @@ Backwards from the deadline, a step d at a time, every mode is tried:
 A move to a node costs a restart, and a save where the job leaves a node that computes. A removal
 adds to w what was not saved: half of a checkpoint's stride on average, or one save where the job
 saves on notice. Where w and a restart would not fit into k - d, only on-demand is left: this is
-what ``planners.spot.deadline`` enforces exactly, so that the deadline does not hang on V.
+what ``planners.spot.policy_replay`` enforces exactly, so that the deadline does not hang on V.
 Linear interpolation in w; the plan is a table of modes. Dynamic programming is Bellman's; the
 problem is that of "Can't Be Late" (Wu et al., NSDI 2024), whose rule is uniform progress.
-
-Chances that a spot node comes or goes in the next moments, by how long it has stood so.
-
-=========================  =====================================================================
-here                       meaning, unit
-=========================  =====================================================================
-``hazard``          h      chance per time that a spell ends now, given its age. [1/s]
-exposure            x_b    time that recorded spells spent at ages of bin b. [s]
-events              e_b    spells that ended at such an age.
-events of its own  kappa  events of this zone that weigh as much as all that other zones say.
-=========================  =====================================================================
-
-Spells are heavy-tailed: one that has lasted, lasts on. A hazard that is constant within each of
-a few bins of age says so, and makes the state a Markov chain: (up or down, bin). Of a zone,
-
-    h_b = (e_b + kappa) / (x_b + kappa / h'_b),
-
-with h'_b the hazard of all zones together, times how much shorter this zone's spells are. The
-chain is our own.
 """
 
 from __future__ import annotations
@@ -65,7 +46,25 @@ _HALVINGS: Final = 12  # of a step, in the exponential of the chain's generator
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpellHazards:
-    """Chances per time that spells end, by age."""
+    """Chances per time that spells end, by age.
+
+    =========================  ====================================================================
+    here                       meaning, unit
+    =========================  ====================================================================
+    ``hazard``          h      chance per time that a spell ends now, given its age. [1/s]
+    exposure            x_b    time that recorded spells spent at ages of bin b. [s]
+    events              e_b    spells that ended at such an age.
+    events of its own  kappa  events of this zone that weigh as much as all that other zones say.
+    =========================  ====================================================================
+
+    Spells are heavy-tailed: one that has lasted, lasts on. A hazard that is constant within each
+    of a few bins of age says so, and makes the state a Markov chain: (up or down, bin). Of a zone,
+
+        h_b = (e_b + kappa) / (x_b + kappa / h'_b),
+
+    with h'_b the hazard of all zones together, times how much shorter this zone's spells are. The
+    chain is our own.
+    """
 
     # up_per_s, down_per_s: (BINS,); of up and down spells whose age is in each bin; positive [1/s]
     up_per_s: Column

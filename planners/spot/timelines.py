@@ -1,42 +1,8 @@
-"""Spot machines while there are any, on-demand ones while there are none: the job never waits.
+"""What a job runs on from moment to moment, where it never waits for spot machines.
 
-=========================  =====================================================================
-here                       meaning, unit
-=========================  =====================================================================
-``settling_s``      s      spot machines must have been there so long before the job moves to them.
-removal                    back to the last checkpoint, restart on demand.
-return                     a save on demand, restart on spot machines.
-=========================  =====================================================================
-
-At submission nothing runs yet, so spot machines are taken if they are there, however new. Later
-the job goes on computing on demand for s before it returns to them: many spells of spot machines
-are shorter than a move there and back (``settling_s``), and one that has
-lasted lasts on, for their lengths are heavy-tailed. With spot machines that stay this is plain
-spot, without any it is on demand. Laws: the job finishes after its time on demand by no more than
-its moves cost, and is rented at every moment, so where spot is cheaper it costs no more than that
-time does on demand. A guaranteed deadline is ``planners.spot.deadline``'s. The rule is our own.
-
-Workers that start with the machines there are and grow as more come (elastic, on spot).
-
-=========================  =====================================================================
-here                       meaning, unit
-=========================  =====================================================================
-count               k      machines that the job can run on, ascending; the last is all, n.
-``rate[k]``         r      throughput on k machines by that on all.
-``settling_s``      s      more machines must have been there so long before the job grows.
-``gang_exponent``   gamma  spells of k machines last (k / n)^-gamma times as long as those of n.
-=========================  =====================================================================
-
-A job that runs on k machines and finds more waits s, saves, and restarts on them; where machines
-go it restarts from its last checkpoint on those that are left. A job that stands still takes all
-that come at once. With all machines coming and going together this is plain spot.
-
-Records say when all n machines were there. Of fewer they are taken to come earlier and to leave
-later, by equal shares of what gamma makes their spells longer, at most to the middle of the gap
-to the next spell. The recorded counts lie between one zone that runs dry as a whole (SkyPilot,
-four nodes) and nodes that go nearly one by one (Bamboo's p3 pool): see ``GANG_EXPONENT``.
-Resizing by save, stop and start is Hydrozoa's (Guo et al., MLSys'22); its schedule over phases
-of training is ``planners.systems.hydrozoa``.
+Two ways: spot machines while there are any, on-demand ones while there are none
+(``replay_alternating``), and workers that start with the spot machines there are and grow as more
+come (``growing_timeline``).
 """
 
 from __future__ import annotations
@@ -86,6 +52,24 @@ def alternating_timeline(spells: Spells, settle_s: float, end_s: float) -> Timel
 def replay_alternating(job: SpotJob, spells: Spells, start_s: ArrayLike) -> Rental:
     """Run jobs over recorded spells of spot machines, on demand where there are none.
 
+    =========================  ====================================================================
+    here                       meaning, unit
+    =========================  ====================================================================
+    ``settling_s``      s      spot machines must have been there so long before the job moves to
+                               them.
+    removal                    back to the last checkpoint, restart on demand.
+    return                     a save on demand, restart on spot machines.
+    =========================  ====================================================================
+
+    At submission nothing runs yet, so spot machines are taken if they are there, however new.
+    Later the job goes on computing on demand for s before it returns to them: many spells of spot
+    machines are shorter than a move there and back (``settling_s``), and one that has lasted lasts
+    on, for their lengths are heavy-tailed. With spot machines that stay this is plain spot,
+    without any it is on demand. Laws: the job finishes after its time on demand by no more than
+    its moves cost, and is rented at every moment, so where spot is cheaper it costs no more than
+    that time does on demand. A guaranteed deadline is ``planners.spot.last_safe_moment``'s. The
+    rule is ours.
+
     Times beyond the record count as down, so every job ends.
 
     ``spells``: of all nodes that the job needs; ``start_s``: (n,); submissions [s].
@@ -130,6 +114,28 @@ def growing_timeline(
     levels: Sequence[Edges], counts: NDArray[np.int64], rate: Column, settle_s: float
 ) -> Timeline:
     """Return what the job runs on while machines come and go.
+
+    =========================  ====================================================================
+    here                       meaning, unit
+    =========================  ====================================================================
+    count               k      machines that the job can run on, ascending; the last is all, n.
+    ``rate[k]``         r      throughput on k machines by that on all.
+    ``settling_s``      s      more machines must have been there so long before the job grows.
+    ``gang_exponent``   gamma  spells of k machines last (k / n)^-gamma times as long as those of
+                               n.
+    =========================  ====================================================================
+
+    A job that runs on k machines and finds more waits s, saves, and restarts on them; where
+    machines go it restarts from its last checkpoint on those that are left. A job that stands
+    still takes all that come at once. With all machines coming and going together this is plain
+    spot.
+
+    Records say when all n machines were there. Of fewer they are taken to come earlier and to
+    leave later, by equal shares of what gamma makes their spells longer, at most to the middle of
+    the gap to the next spell. The recorded counts lie between one zone that runs dry as a whole
+    (SkyPilot, four nodes) and nodes that go nearly one by one (Bamboo's p3 pool): see
+    ``GANG_EXPONENT``. Resizing by save, stop and start is Hydrozoa's (Guo et al., MLSys'22); its
+    schedule over phases of training is ``planners.systems.hydrozoa``.
 
     ``levels``: when at least so many machines are there, by count; each within the one before [s];
     ``counts``: (k,); ascending; ``rate``: (k,); ascending to 1.

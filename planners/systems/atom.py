@@ -1,7 +1,7 @@
 """Training a model larger than the GPU on every peer, layers swapped from host memory (ATOM).
 
-Further parts: cuts of layers into pieces: sums over every piece, and the fastest of all cuts;
-layers loaded from host memory one piece at a time, for slow networks (ATOM).
+Layers are cut into pieces, by sums over every piece and the fastest of all cuts, and loaded from
+host memory one piece at a time, for slow networks.
 
 | here                    | ATOM | meaning                                                        |
 |-------------------------|------|----------------------------------------------------------------|

@@ -1,7 +1,5 @@
 """Gradients of several jobs added up on shared aggregators, tensor by tensor.
 
-Further parts: aggregation of gradients as a service that several jobs share.
-
 =====================  =========================================================================
 here                   meaning, unit
 =====================  =========================================================================

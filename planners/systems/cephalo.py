@@ -22,57 +22,14 @@ micro-batches); here the answer is searched over the possible maxima, and each i
 dynamic programme over (GPU, batch), so that 64 GPUs take a fraction of a second. Same answers as
 the authors' code.
 Source: Guo et al., "Cephalo" (ICS'25); repository benson-guo/cephalo, MIT, ``split_workload.py``.
-
-Splitting sharded training state over GPUs that have unequal room (Cephalo).
-
-| here        | Cephalo     | meaning                                                        |
-|-------------|-------------|----------------------------------------------------------------|
-| ``room``    | spare       | usable memory less what the computation takes [bytes]          |
-| ``level``   | min_params  | the largest shard: ``shard = min(room, level)`` [bytes]        |
-
-It is water-filling and solved exactly, without iteration. Source: Guo et al., "Cephalo"
-(ICS'25); repository benson-guo/cephalo, MIT, ``split_workload.py``.
-
-Splitting a batch over unlike workers: smallest maximum time, then balance, then least memory.
-
-| here          | Cephalo | meaning                                                             |
-|---------------|---------|---------------------------------------------------------------------|
-| ``b``, ``u``  | b, m    | samples of a worker and its micro-batch, one row an option          |
-| ``weight``    | k       | what a micro-batch costs besides time: its size, or its memory      |
-| ``maximum``   | -       | the slowest worker's time, searched over the options' times [s]     |
-
-For a maximum the least total weight is a min-plus dynamic programme over (worker, samples);
-feasible maxima are an upper set, found by galloping from a lower bound and halving. Exact.
-
-Where slow links set the pace, splits of very different balance take the same time. Among those
-the least maximum of the computing alone is found in the same way, so that least is lost when a
-link turns out faster than assumed. (Cephalo leaves such ties to the order of its search.)
-
-Plain data parallelism on unlike devices: every kind computes for equally long.
-
-| here        | Cephalo | meaning                                                 |
-|-------------|---------|---------------------------------------------------------|
-| ``batch``   | B       | samples of a step over all devices                      |
-| ``b``       | b_i     | samples of one device of a kind                         |
-| ``largest`` | m       | largest micro-batch that fits on a device of the kind   |
-| ``T(b)``    | t       | a t(b / a) with a = ceil(b / largest) micro-batches [s] |
-
-Devices of a kind are alike, so the split is one number a kind: the least maximum of T_k(b_k)
-with sum n_k b_k >= B (what is over is left out on some devices of the kind that can spare it). T
-rises with b, since a micro-batch's time per sample falls with its size: so the least maximum is
-found by halving. Exact, as the split above is, but without its coupling through shared memory:
-each device holds the whole state. The gradient is weighted by b_i / B
-(``examples/uneven_ddp.py``).
 """
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from advisor.planners.core import (
     GIB,
@@ -85,10 +42,19 @@ from advisor.planners.core import (
     impossible,
     refused,
 )
+from advisor.planners.systems.uneven_batches import BatchOptions, Ints, split_batch
 
 
 def level_shards(state_bytes: float, capacity: Floats, in_use: Floats) -> Floats:
     """Split the state so that the largest shard is smallest (``min_params``) [bytes].
+
+    | here      | Cephalo    | meaning                                                 |
+    |-----------|------------|---------------------------------------------------------|
+    | ``room``  | spare      | usable memory less what the computation takes [bytes]   |
+    | ``level`` | min_params | the largest shard: ``shard = min(room, level)`` [bytes] |
+
+    It is water-filling and solved exactly, without iteration. Source: Guo et al., "Cephalo"
+    (ICS'25); repository benson-guo/cephalo, MIT, ``split_workload.py``.
 
     Even where everybody has room; otherwise the full GPUs keep what fits and the rest share the
     overflow: ``shard = min(room, level)``, solved exactly.
@@ -111,127 +77,6 @@ def level_shards(state_bytes: float, capacity: Floats, in_use: Floats) -> Floats
     level = levels[int(np.argmax(levels <= ascending))] if (levels <= ascending).any() else np.inf
     shards: Floats = np.minimum(room, level)
     return shards
-
-
-Ints = NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class BatchOptions:
-    """What one GPU can do: batch, micro-batch and time of every option, by rising time."""
-
-    b: Ints
-    u: Ints
-    time_s: Floats
-    compute_s: Floats  # of that time, what is computed
-
-    def chosen(self, rows: NDArray[np.intp]) -> BatchOptions:
-        """Return some of the options, in the order of ``rows``."""
-        return BatchOptions(self.b[rows], self.u[rows], self.time_s[rows], self.compute_s[rows])
-
-    def balancing(self, maximum_s: float) -> BatchOptions:
-        """Return what takes no longer than ``maximum_s``, timed and sorted by its computing."""
-        within = np.flatnonzero(self.time_s <= maximum_s)
-        rows = within[np.argsort(self.compute_s[within], kind="stable")]
-        return replace(self.chosen(rows), time_s=self.compute_s[rows])
-
-
-def split_batch(
-    options: Sequence[BatchOptions], batch: int, compute: Floats, budget: float
-) -> list[tuple[int, int]]:
-    """Return (batch, micro-batch) per worker.
-
-    The smallest maximum time comes first, then the smallest maximum of the computing, then the
-    smallest micro-batches.
-
-    ``batch``: samples to split; every worker takes at least one; ``compute``: memory of the
-    computation by micro-batch, from 0 on [bytes]; ``budget``: for the computations of all workers
-    together [bytes].
-
-    Raises PlanningError if no split fits.
-    """
-    slowest = _least_maximum(options, batch, compute, budget)
-    if slowest is None:
-        raise impossible(
-            "no split of the batch over these GPUs fits into their memory",
-            "lower the batch, add GPUs or shorten the sequence",
-        )
-    options = [one.balancing(slowest) for one in options]
-    slowest = _least_maximum(options, batch, compute, budget)
-    assert slowest is not None  # what fits is among them
-    small = _choose(options, batch, np.arange(compute.size, dtype=float), slowest)
-    if sum(compute[u] for _, u in small) <= budget:
-        return small
-    return _choose(options, batch, compute, slowest)
-
-
-def _least_maximum(
-    options: Sequence[BatchOptions], batch: int, compute: Floats, budget: float
-) -> float | None:
-    """Return the smallest maximum time of a split that fits [s]; None where none does."""
-    maxima = np.unique(np.concatenate([o.time_s for o in options]))
-
-    def fits(maximum: int) -> bool:
-        return bool(_programme(options, batch, compute, maxima[maximum])[0][batch] <= budget)
-
-    low = _first_maximum(options, batch, maxima)
-    step, high = 1, low
-    while not fits(high):  # gallop, then halve
-        if high == maxima.size - 1:
-            return None
-        low, high, step = high + 1, min(high + step, maxima.size - 1), 2 * step
-    return float(maxima[bisect.bisect_left(range(high), True, low, key=fits)])
-
-
-def _first_maximum(options: Sequence[BatchOptions], batch: int, maxima: Floats) -> int:
-    """Return the first maximum at which the largest batches reach ``batch``: a lower bound."""
-    reach = np.zeros(maxima.size)
-    for o in options:
-        if not o.b.size:
-            return int(maxima.size - 1)
-        done = np.searchsorted(o.time_s, maxima, side="right")
-        largest = np.concatenate([[-np.inf], np.maximum.accumulate(o.b).astype(float)])
-        reach += largest[done]
-    return min(int(np.searchsorted(reach, batch)), maxima.size - 1)
-
-
-def _programme(
-    options: Sequence[BatchOptions], batch: int, weight: Floats, maximum: float
-) -> tuple[Floats, list[Ints], list[Ints]]:
-    """Min-plus dynamic programme over (GPU, batch) of the options within ``maximum``.
-
-    Returns the least total weight of the micro-batches by batch, and per GPU the batch taken at
-    each total and the micro-batch that a batch is run with.
-    """
-    total = np.full(batch + 1, np.inf)
-    total[0] = 0.0
-    taken, micro = [], []
-    for o in options:
-        allowed = int(np.searchsorted(o.time_s, maximum, side="right"))
-        smallest = np.full(batch + 1, batch + 1)
-        np.minimum.at(smallest, o.b[:allowed], o.u[:allowed])
-        best, choice = np.full(batch + 1, np.inf), np.zeros(batch + 1, np.int64)
-        for b in np.unique(o.b[:allowed]):
-            value = total[: batch + 1 - b] + weight[smallest[b]]
-            better = value < best[b:]
-            best[b:][better] = value[better]
-            choice[b:][better] = b
-        total = best
-        taken.append(choice)
-        micro.append(smallest)
-    return total, taken, micro
-
-
-def _choose(
-    options: Sequence[BatchOptions], batch: int, weight: Floats, maximum: float
-) -> list[tuple[int, int]]:
-    _, taken, micro = _programme(options, batch, weight, maximum)
-    chosen, left = [], batch
-    for choice, smallest in zip(reversed(taken), reversed(micro), strict=True):
-        b = int(choice[left])
-        chosen.append((b, int(smallest[b])))
-        left -= b
-    return chosen[::-1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -482,67 +327,3 @@ def _finish(
         step_s=job.layers * max(times) + job.optimizer_s,
         exposed_s=job.layers * (max(times) - max(computed)),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class MicroBatchCurve:
-    """Forward and backward of a micro-batch on each device, at micro-batches 1, 2, 4, ..."""
-
-    # (n_devices, n_powers); in between the powers of two, straight lines; beyond the last, its
-    # line goes on [s]
-    time_s: Floats
-
-    def at(self, device: ArrayLike, micro_batch: ArrayLike) -> Floats:
-        """Return the time of a micro-batch (at least 1) on a device [s]."""
-        u = np.asarray(micro_batch, float)
-        i = np.clip(np.frexp(u)[1] - 1, 0, self.time_s.shape[1] - 2)
-        share = u / np.exp2(i) - 1.0
-        row = np.asarray(device)
-        low, high = self.time_s[row, i], self.time_s[row, i + 1]
-        return np.asarray(low + share * (high - low))
-
-    def step_s(self, device: ArrayLike, samples: ArrayLike, largest: ArrayLike) -> Floats:
-        """Return T(b): the time of so many samples in equal micro-batches that fit [s]."""
-        b = np.asarray(samples, np.int64)
-        a = -(-b // np.asarray(largest))
-        return np.asarray(a * self.at(device, -(-b // a)))
-
-
-def balance(
-    curve: MicroBatchCurve, device: ArrayLike, count: ArrayLike, largest: ArrayLike, batch: int
-) -> Ints:
-    """Split a batch over several kinds of devices; return the samples of one device by kind.
-
-    ``device``, ``count``: (kinds,); row of the curve, and devices of the kind; ``largest``:
-    (kinds,), or (kinds, batch) where it depends on the samples 1, 2, ...; largest micro-batch (at
-    least 1).
-
-    Raises PlanningError if there are fewer samples than devices.
-    """
-    kinds, n, most = (np.asarray(x, np.int64) for x in (device, count, largest))
-    if batch < n.sum():
-        raise impossible(
-            f"a global batch of {batch} gives {n.sum()} GPUs less than one sample each",
-            "raise the batch or use fewer GPUs",
-        )
-    samples = np.arange(1, batch + 1)
-    tables = [curve.step_s(k, samples, m) for k, m in zip(kinds, most, strict=True)]
-    maxima = np.unique(np.concatenate(tables))
-    maxima = maxima[maxima >= max(t[0] for t in tables)]
-
-    def within(maximum: int) -> Ints:
-        return np.array([np.searchsorted(t, maxima[maximum], side="right") for t in tables])
-
-    least = bisect.bisect_left(
-        range(maxima.size - 1), True, key=lambda k: bool((within(k) * n).sum() >= batch)
-    )
-    return _trimmed(within(least), n, batch)
-
-
-def _trimmed(samples: Ints, count: Ints, batch: int) -> Ints:
-    """Take away, kind by kind, what the batch does not need."""
-    found = samples.copy()
-    for k in range(found.size):
-        spare = (int((found * count).sum()) - batch) // int(count[k])
-        found[k] -= min(max(spare, 0), int(found[k]) - 1)
-    return found

@@ -1,49 +1,8 @@
-"""The pace of a loader that feeds a step: workers, cores, and a cache in memory.
+"""What a loader gives a step, and how often the step uses it.
 
-==================  ============================================================================
-here                meaning, unit
-==================  ============================================================================
-``cpu_s``     c     core seconds of the loader per batch. [s]
-``idle_s``    d     of the same batch, waiting for disks and networks; no core helps. [s]
-``compute_s`` g     one update on the device, its batch at hand. [s]
-``workers``   w     loader processes; 0 loads inside the training loop.
-``cores``     n     that the loader processes may use. [cores]
-==================  ============================================================================
-
-    batch_s  u = max((c + d) / max(w, 1), c / n)            one batch upstream, n >= 1
-    step_s     = u / e + g           where w = 0: loading and computing take turns
-               = max(u / e, g)       where w > 0: prefetched
-    cached   u' = s x m + (1 - s) x u,  s = min(1, cache / data set)
-
-with e the updates that each batch serves (``perfect``) and m the seconds to copy a batch from
-memory. Sources: the law of utilisation for the loader's cores (``step.model_units``); data
-echoing, Choi et al., arXiv 1907.05550, section 2 (time of an echoed step).
-
-Training on what was loaded already: data echoing, and PerFect's repeat first, fresh later.
-
-================ ==============================================================================
-here             meaning, unit
-================ ==============================================================================
-``echo``    e    updates that each batch serves.
-``rho``          what a repetition is worth of the one before it. [fraction]
-``freshness``    eta(e) = (1 - rho^e) / (e (1 - rho)): worth of an echoed update, against a fresh
-                 one. [fraction]
-``share``   phi  of the wall time spent repeating, before the job goes on with fresh data.
-================ ==============================================================================
-
-    useful updates per second  r(e) = eta(e) / step_s(e)
-    K useful updates take      T = K / (phi r(e) + (1 - phi) r(1))
-
-Prefetched, r rises up to e = R (updates that cost nothing) and falls beyond it. ``rho`` depends
-on the data, the model and what is shuffled and augmented after the echo: nobody knows it before
-the job has run, so every gain has an interval. Its middle is what Choi et al. measured:
-ResNet-50 read over a network at R = 6 and e = 5 took 3.25 times less wall time, hence eta(5) =
-0.65. **The accuracy has to be looked at**: the worth is a mean over published jobs, not a
-property of yours.
-
-Sources: Choi et al., "Faster Neural Network Training with Data Echoing", arXiv 1907.05550;
-PerFect (train on repeated data first, then on fresh data) as its authors describe it in a
-sentence: when to change over was not published, so it is an argument here.
+Three laws: the pace of a loader that feeds a step (``Feeding``), a cache in memory (``cached``),
+and training on what was loaded already (``Reuse``): data echoing, and PerFect's repeat first,
+fresh later.
 """
 
 from __future__ import annotations
@@ -61,6 +20,25 @@ INPUT_BOUND_RATIO: Final = 1.05
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feeding:
     """The feed of one training process, and what it feeds.
+
+    ==================  ===========================================================================
+    here                meaning, unit
+    ==================  ===========================================================================
+    ``cpu_s``     c     core seconds of the loader per batch. [s]
+    ``idle_s``    d     of the same batch, waiting for disks and networks; no core helps. [s]
+    ``compute_s`` g     one update on the device, its batch at hand. [s]
+    ``workers``   w     loader processes; 0 loads inside the training loop.
+    ``cores``     n     that the loader processes may use. [cores]
+    ==================  ===========================================================================
+
+        batch_s  u = max((c + d) / max(w, 1), c / n)            one batch upstream, n >= 1
+        step_s     = u / e + g           where w = 0: loading and computing take turns
+                   = max(u / e, g)       where w > 0: prefetched
+        cached   u' = s x m + (1 - s) x u,  s = min(1, cache / data set)
+
+    with e the updates that each batch serves (``Reuse``) and m the seconds to copy a batch from
+    memory. Sources: the law of utilisation for the loader's cores (``step.model_units``); data
+    echoing, Choi et al., arXiv 1907.05550, section 2 (time of an echoed step).
 
     Raises PlanningError if an amount makes no sense.
     """
@@ -145,7 +123,32 @@ MOST_ECHO: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reuse:
-    """The worth of an echo factor, against fresh data on the same machine."""
+    """The worth of an echo factor, against fresh data on the same machine.
+
+    ================ ==============================================================================
+    here             meaning, unit
+    ================ ==============================================================================
+    ``echo``    e    updates that each batch serves.
+    ``rho``          what a repetition is worth of the one before it. [fraction]
+    ``freshness``    eta(e) = (1 - rho^e) / (e (1 - rho)): worth of an echoed update, against a
+                     fresh one. [fraction]
+    ``share``   phi  of the wall time spent repeating, before the job goes on with fresh data.
+    ================ ==============================================================================
+
+        useful updates per second  r(e) = eta(e) / step_s(e)
+        K useful updates take      T = K / (phi r(e) + (1 - phi) r(1))
+
+    Prefetched, r rises up to e = R (updates that cost nothing) and falls beyond it. ``rho``
+    depends on the data, the model and what is shuffled and augmented after the echo: nobody knows
+    it before the job has run, so every gain has an interval. Its middle is what Choi et al.
+    measured: ResNet-50 read over a network at R = 6 and e = 5 took 3.25 times less wall time,
+    hence eta(5) = 0.65. **The accuracy has to be looked at**: the worth is a mean over published
+    jobs, not a property of yours.
+
+    Sources: Choi et al., "Faster Neural Network Training with Data Echoing", arXiv 1907.05550;
+    PerFect (train on repeated data first, then on fresh data) as its authors describe it in a
+    sentence: when to change over was not published, so it is an argument here.
+    """
 
     echo: int
     step_s: float

@@ -1,56 +1,8 @@
-"""Jobs that take turns on a device: memory, rounds, preemption, and the shared bill.
+"""Jobs that share a device: memory, rounds, preemption, and the shared bill.
 
-==================  ============================================================================
-here                meaning, unit
-==================  ============================================================================
-``input_s``      i  of a step, on the processor: loading and whatever the device waits for. [s]
-``compute_s``    c  of a step, on the device. [s]
-``weight_bytes`` w  that stay on the device between steps: weights and optimizer state. [bytes]
-``transient_bytes`` a  peak of what a step holds besides: activations, workspace. [bytes]
-==================  ============================================================================
-
-    memory, in turns        sum w + max a          memory, at once    sum (w + a)
-    a round of sessions     sum (i + c)            one job's step after the other
-    a round of SwitchFlow   max(sum c, max (i + c))   one on the device, the others load
-    preemption              longest kernel + moving w where the victim leaves the device
-
-Published checks: two ResNet-50 of batch 16 on a V100 share 226 images/s as 116 each; sharing the
-input gains at most i / (i + c); weights moved over PCIe 3 x16 take 27 ms + w / 12.7 GiB/s (least
-squares on the paper's eight models: within 4 % for the two VGGs, 0.73 to 1.66 times the others).
-Source: SwitchFlow (Wu et al.). At most three models on a device, as there: ``MOST_JOBS``.
-
-The slowdown of jobs beside others whose kernels take turns on the same device.
-
-================  ============================================================================
-here              meaning, unit
-================  ============================================================================
-``busy_fraction`` u share of a job's step, alone, in which its kernels run. [fraction]
-``kernel_s``    L mean time of one of its kernels. [s]
-``exposure``    v kernels of a job a second, v = u / L: how often it queues for the device. [1/s]
-``pressure``    a kernel time met in the queue, a = u x L: chance to find it times length. [s]
-``rate``        r rate beside others over the rate alone. [fraction]
-================  ============================================================================
-
-    1 / r_i = 1 + v_i x sum over j != i of a_j
-
-Each kernel of i that finds one of j running waits for it, so small kernels lose to large ones,
-and two equal jobs that each fill the device get half of it. A job of which two numbers are
-known, from its recording (u and L) or from pairs that were measured (v and a), has a rate beside
-any other.
-
-From measured pairs ln(1/r - 1) = ln v_i + ln a_j is linear: ``fit`` solves it by ridge
-regression. Sources: Gavel's measured pairs (Narayanan et al., OSDI'20; ``advisor validate
-colocation``); the law is ours, and SwitchFlow's two ResNet-50s (226 to 116 images/s each) are
-its case u = 1.
-
-Pairs that were measured: the law, corrected by what it misses of pairs that are alike.
-
-The law has two numbers a job. What it misses of a pair (i, j) is much the same for (k, j) where
-job k departs from the law beside the others as i does, and for (i, k) where k is met as j is.
-Each such neighbour, and the law itself, is one estimate with a variance: the spread of the two
-jobs' difference over the partners that both were measured with, drawn to the spread of all
-where these are few. Estimates are weighted by 1 / variance^3: nearest neighbours where a job
-has near ones, the law where it has none.
+Three laws, each where it is: jobs that take turns (``Tenant``), jobs whose kernels take turns
+(``shared_rates``), and what that law misses of measured pairs that are alike
+(``rates_by_pairs``).
 """
 
 from __future__ import annotations
@@ -74,6 +26,26 @@ MOVE_BYTES_PER_S: Final = 12.7 * GIB  # PCIe 3 x16
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tenant:
     """A job that would share a device.
+
+    ==================  ===========================================================================
+    here                meaning, unit
+    ==================  ===========================================================================
+    ``input_s``      i  of a step, on the processor: loading and whatever the device waits for. [s]
+    ``compute_s``    c  of a step, on the device. [s]
+    ``weight_bytes`` w  that stay on the device between steps: weights and optimizer state. [bytes]
+    ``transient_bytes`` a  peak of what a step holds besides: activations, workspace. [bytes]
+    ==================  ===========================================================================
+
+        memory, in turns        sum w + max a          memory, at once    sum (w + a)
+        a round of sessions     sum (i + c)            one job's step after the other
+        a round of SwitchFlow   max(sum c, max (i + c))   one on the device, the others load
+        preemption              longest kernel + moving w where the victim leaves the device
+
+    Published checks: two ResNet-50 of batch 16 on a V100 share 226 images/s as 116 each; sharing
+    the input gains at most i / (i + c); weights moved over PCIe 3 x16 take 27 ms + w / 12.7 GiB/s
+    (least squares on the paper's eight models: within 4 % for the two VGGs, 0.73 to 1.66 times the
+    others). Source: SwitchFlow (Wu et al.). At most three models on a device, as there:
+    ``MOST_JOBS``.
 
     Raises PlanningError if an amount makes no sense.
     """
@@ -261,6 +233,29 @@ def sharer(busy_fraction: float, kernel_s: float) -> Sharer:
 def shared_rates(jobs: Sequence[Sharer]) -> NDArray[np.float64]:
     """Return each job's rate beside all the others, over its rate alone [fraction].
 
+    ================  =============================================================================
+    here              meaning, unit
+    ================  =============================================================================
+    ``busy_fraction`` u share of a job's step, alone, in which its kernels run. [fraction]
+    ``kernel_s``    L mean time of one of its kernels. [s]
+    ``exposure``    v kernels of a job a second, v = u / L: how often it queues for the device.
+                      [1/s]
+    ``pressure``    a kernel time met in the queue, a = u x L: chance to find it times length. [s]
+    ``rate``        r rate beside others over the rate alone. [fraction]
+    ================  =============================================================================
+
+        1 / r_i = 1 + v_i x sum over j != i of a_j
+
+    Each kernel of i that finds one of j running waits for it, so small kernels lose to large ones,
+    and two equal jobs that each fill the device get half of it. A job of which two numbers are
+    known, from its recording (u and L) or from pairs that were measured (v and a), has a rate
+    beside any other.
+
+    From measured pairs ln(1/r - 1) = ln v_i + ln a_j is linear: ``fit`` solves it by ridge
+    regression. Sources: Gavel's measured pairs (Narayanan et al., OSDI'20; ``advisor validate
+    colocation``); the law is ours, and SwitchFlow's two ResNet-50s (226 to 116 images/s each) are
+    its case u = 1.
+
     Examples
     --------
     Two ResNet-50 that each fill a V100: 226 images/s alone, 116 beside each other (SwitchFlow).
@@ -328,6 +323,13 @@ def rates_by_pairs(
     pairs: Sequence[MeasuredPair], first: str, second: str
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return both jobs' rates beside each other, by what other pairs on the device tell.
+
+    The law has two numbers a job. What it misses of a pair (i, j) is much the same for (k, j)
+    where job k departs from the law beside the others as i does, and for (i, k) where k is met as
+    j is. Each such neighbour, and the law itself, is one estimate with a variance: the spread of
+    the two jobs' difference over the partners that both were measured with, drawn to the spread of
+    all where these are few. Estimates are weighted by 1 / variance^3: nearest neighbours where a
+    job has near ones, the law where it has none.
 
     A job in no pair is taken for the mean job.
 

@@ -1,7 +1,6 @@
 """The memory that a program touches, against the memory that it holds.
 
-Further parts: memory that a program holds and does not touch: what may be taken, and what that
-costs.
+What a program holds and does not touch may be taken (``harvest``), at a cost.
 
 ====================  ==========================================================================
 here                  meaning, unit

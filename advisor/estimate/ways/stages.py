@@ -3,7 +3,7 @@
 Two forms, the better one counts (one that a released framework runs before one that none does):
 
 - Groups cut along the slow links, of any size, each data parallel inside; the units are cut so
-  that all groups need equally long (``zorse.grouped_pipeline``). For any model.
+  that all groups need equally long (``systems.grouped_pipeline``). For any model.
 - Stages of one width and one tensor-parallel degree, as Megatron-LM runs them
   (``planners.layouts.mixed``). For transformers whose layers are timed by their shapes.
 
