@@ -1,8 +1,5 @@
 """Prediction intervals from errors on left-out groups: split-conformal, grouped, and adaptive.
 
-Further parts: features on a common scale: what is unknown becomes the median, what is far is drawn
-in.
-
 here        in the text   meaning
 errors      e_i           prediction - truth of row i, its group left out of the fit
 weights     w_i           1 / (rows of its group): every job counts the same
@@ -34,6 +31,8 @@ _FURTHEST: Final = 4.0  # standard deviations: beyond it a straight line is a gu
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling(Recorded):
     """Median, mean and standard deviation of each feature where it was known.
+
+    Features on a common scale: what is unknown becomes the median, what is far is drawn in.
 
     A feature that never varied scales to 0: it tells nothing, whatever its value.
     """

@@ -1,7 +1,7 @@
 """A profiled job as a run record: what is asked of a learned model, and what a real run labels.
 
-Further parts: records of the real runs that ``advisor runs actual`` noted in a journal
-(``jobs.journal``); machines of the catalogue as records name them.
+``read_journal`` returns the real runs that ``advisor runs actual`` noted as records;
+``machines_of`` names the catalogue's machines as records do.
 
 The anchor is the host, as one core: with several threads a step's processor time stands for its
 time on one core, since the models' anchors are single cores. Physics is the estimate of

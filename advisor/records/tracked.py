@@ -1,7 +1,7 @@
 """A tracked run of equal machines with its readings, for the importers of experiment trackers.
 
-Further parts: readings at any times as a resource series at a fixed interval; rows of a delimited
-file, every complaint with file, row and column.
+``resource_series`` brings readings at any times to a fixed interval; ``read_rows`` reads a
+delimited file, every complaint with file, row and column.
 
 A tracker is read by its own library, which need not be installed here: what is missing is said
 with the command that installs it.
