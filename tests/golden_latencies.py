@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from advisor.planners.core.arrays import LayerLatency
+from advisor.planners.core.layer_latency import LayerLatency
 
 GOLDEN = Path(__file__).parent / "golden"
 

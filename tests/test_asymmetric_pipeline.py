@@ -11,8 +11,8 @@ from golden_latencies import read
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.planners.core.arrays import LayerLatency
 from advisor.planners.core.errors import GIB, PlanningError
+from advisor.planners.core.layer_latency import LayerLatency
 from advisor.planners.links.grouping import minimum_cut, split_partitions
 from advisor.planners.systems.cephalo import Worker
 from advisor.planners.systems.zorse import (

@@ -21,7 +21,8 @@ from advisor.errors import ModelError, UsageError
 from advisor.learned.linear import Ridge
 from advisor.learned.trained import TrainedModel
 from advisor.records import AnchorRun, Instances, JobFacts, RunRecord, write_records
-from advisor.train.cluster import train_on_dask, workers
+from advisor.train.backends import workers
+from advisor.train.cluster import train_on_dask
 from advisor.train.folder import spread_card
 from advisor.train.labelled import read_runs
 

@@ -16,7 +16,7 @@ from advisor.records import RunRecord
 from advisor.records.collected import Row, nearest, pack, unpack
 from advisor.records.importers import minicloud
 from advisor.records.importers.minicloud import hosts_of
-from advisor.train.labelled import with_device_physics
+from advisor.train.thread_physics import with_device_physics
 
 SHIPPED = data.root("datasets") / "runs"
 

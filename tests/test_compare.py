@@ -23,6 +23,7 @@ from advisor.jobs import runs as journal
 from advisor.jobs.job import Job
 from advisor.jobs.runs import Actual, read_actuals
 from advisor.train import feedback
+from advisor.train.drifting import LEAST_PROBABILITY, at_least, drift
 
 MakeJob = Callable[..., Job]
 RUN = "20261121-120948-resnet50-1"
@@ -70,7 +71,7 @@ def test_a_line_that_cannot_be_read_costs_no_other(tmp_path: Path, line: str) ->
 @given(p=st.floats(0.01, 0.99), n=st.integers(0, 12), k=st.integers(0, 12))
 def test_the_probability_is_the_binomial_tail(p: float, n: int, k: int) -> None:
     tail = sum(math.comb(n, m) * p**m * (1 - p) ** (n - m) for m in range(k, n + 1))
-    assert feedback.at_least(k, [p] * n) == pytest.approx(tail, abs=1e-12)
+    assert at_least(k, [p] * n) == pytest.approx(tail, abs=1e-12)
 
 
 @settings(max_examples=20)
@@ -79,24 +80,23 @@ def test_intervals_that_hold_are_rarely_called_drifting(seed: int) -> None:
     """A false alarm in at most one of twenty runs of ten, and little less often than that."""
     generator = np.random.default_rng(seed)
     alarms = [
-        feedback.at_least(int((generator.random(10) < 0.1).sum()), [0.1] * 10)
-        < feedback.LEAST_PROBABILITY
+        at_least(int((generator.random(10) < 0.1).sum()), [0.1] * 10) < LEAST_PROBABILITY
         for _ in range(400)
     ]
-    assert np.mean(alarms) <= feedback.LEAST_PROBABILITY
+    assert np.mean(alarms) <= LEAST_PROBABILITY
 
 
 def test_errors_that_leave_the_interval_are_drift_and_few_are_not(tmp_path: Path) -> None:
     steady = kept(tmp_path / "a", [1.0, 1.1, 0.9, 1.5, 1.0, 1.05, 0.95, 1.0, 1.0, 1.0])
-    assert not feedback.drift(steady).is_drifting
+    assert not drift(steady).is_drifting
     drifting = kept(tmp_path / "b", [1.0] * 20 + [1.5] * 4)
-    found = feedback.drift(drifting)
+    found = drift(drifting)
     assert found.is_drifting
     assert (found.looked_at, found.outside) == (10, 4)
     assert found.median_error == pytest.approx(0.0)
-    mended = feedback.drift(kept(tmp_path / "c", [1.5] * 4 + [1.0] * 10))
+    mended = drift(kept(tmp_path / "c", [1.5] * 4 + [1.0] * 10))
     assert not mended.is_drifting  # a drift that is over is not shown for ever
-    nothing = feedback.drift(())
+    nothing = drift(())
     assert not nothing.is_drifting
     assert nothing.to_record()["median_error_fraction"] is None
 

@@ -9,7 +9,8 @@ import pytest
 
 from advisor import api
 from advisor.estimate.knowledge.known import find_job
-from advisor.jobs.describe import default_batch, described_job, sequence_notes, setup_words
+from advisor.jobs.describe import default_batch, described_job, sequence_notes
+from advisor.jobs.model_facts import setup_words
 from advisor.planners.core.setup import TrainingSetup, Transformer
 from advisor.planners.step.describe import transformer_work
 from advisor.planners.step.describe_configs import longest_sequence, read_config

@@ -19,8 +19,8 @@ from advisor.jobs.job import Job
 from advisor.jobs.runs import FILE_NAME, read_actuals
 from advisor.rank.ranking import recommend
 from advisor.records.files import to_line
-from advisor.records.profiled import left_aside
-from advisor.records.profiled import read_journal as read_records
+from advisor.records.noted import left_aside
+from advisor.records.noted import read_journal as read_records
 from advisor.train import feedback
 from advisor.train.labelled import read_runs
 

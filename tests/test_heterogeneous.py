@@ -9,8 +9,8 @@ from golden_latencies import read
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.planners.core.arrays import LayerLatency
 from advisor.planners.core.errors import GIB, PlanningError
+from advisor.planners.core.layer_latency import LayerLatency
 from advisor.planners.systems.cephalo import (
     CephaloConstants,
     UnevenJob,

@@ -24,7 +24,7 @@ from advisor.lab.score import run, scaling
 from advisor.machines.cluster import read_cluster
 from advisor.planners.core.nouns import Work
 from advisor.rank.given import PlanQuestion, plan
-from advisor.train import feedback
+from advisor.train import step_feedback
 
 MakeJob = Callable[..., Job]
 LINKS = "T4:pcie@50Gbps"
@@ -132,7 +132,7 @@ def test_the_verb_notes_runs_of_a_recorded_job_on_its_own_cluster(
         return replace(make_job(name=folder.name), actuals=read_actuals(tmp_path, folder.name))
 
     replace_everywhere(monkeypatch, store, "find_run", lambda name: folder)
-    monkeypatch.setattr(feedback, "load_job", load)
+    monkeypatch.setattr(step_feedback, "load_job", load)
     for nodes, step in ((1, "300ms"), (2, "350ms"), (4, "380ms")):
         words = ["runs", "actual", "resnet", "--cluster", f"{nodes}x4x{LINKS}", "--batch",
                  str(nodes * 128), "--step-time", step, "--json"]  # fmt: skip

@@ -18,16 +18,12 @@ from advisor.errors import ModelError
 from advisor.lab.learned.sequence import SequenceNetwork
 from advisor.learned import registry
 from advisor.learned.base import RunRegressor
-from advisor.learned.intervals import Scaling, calibrate, group_folds
-from advisor.learned.linear import (
-    GaussianProcess,
-    Poisson,
-    Ridge,
-    _distances,
-    _kernel,
-    _negative_log_posterior,
-)
-from advisor.learned.stack import Guarded, Stack, convex_weights
+from advisor.learned.gaussian import GaussianProcess, _distances, _kernel, _negative_log_posterior
+from advisor.learned.guarded import Guarded
+from advisor.learned.intervals import Scaling, calibrate
+from advisor.learned.linear import Poisson, Ridge
+from advisor.learned.splits import group_folds
+from advisor.learned.stack import Stack, convex_weights
 from advisor.learned.trees import Boosting, Forest
 
 Floats = NDArray[np.float64]

@@ -11,7 +11,8 @@ from advisor.catalogue import Catalogue
 from advisor.errors import UsageError
 from advisor.estimate.plan import Plan
 from advisor.estimate.predictor import Predictor
-from advisor.jobs.describe import described_job, restacked, stack_notes
+from advisor.jobs.describe import described_job
+from advisor.jobs.model_facts import restacked, stack_notes
 from advisor.machines.cluster import parse_cluster
 from advisor.planners.core.setup import DEFAULT_SETUP, STACKS, Stack, Transformer
 from advisor.planners.layouts.problem import SearchSpace

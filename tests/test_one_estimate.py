@@ -30,8 +30,9 @@ from advisor.estimate.case import SPACE
 from advisor.estimate.estimate import estimate_on_type
 from advisor.estimate.plan import Plan
 from advisor.estimate.predictor import Predictor
-from advisor.jobs.describe import as_commonly_run, described_job
+from advisor.jobs.describe import described_job
 from advisor.jobs.job import Job
+from advisor.jobs.model_facts import as_commonly_run
 from advisor.machines.cluster import parse_cluster
 from advisor.planners.core.errors import GIB, PlanningError
 from advisor.planners.core.nouns import Layout

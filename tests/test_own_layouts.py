@@ -46,7 +46,7 @@ from advisor.planners.layouts.own_runs import (
 )
 from advisor.planners.layouts.problem import LayoutProblem
 from advisor.rank.given import PlanQuestion, plan
-from advisor.train.feedback import note_layout_run
+from advisor.train.step_feedback import note_layout_run
 
 CLUSTER = "4x8xA100-80GB:nvlink@1600Gbps"
 MODEL = Transformer(layers=32, hidden=4096, heads=32, sequence=2048, vocabulary=50_304)

@@ -20,7 +20,8 @@ from advisor.estimate.knowledge import layout_model
 from advisor.estimate.knowledge.layout_model import load, software_of, usual_stack
 from advisor.estimate.ways import data_parallel
 from advisor.jobs import job_from_spec
-from advisor.jobs.describe import as_commonly_run, described_job, restacked
+from advisor.jobs.describe import described_job
+from advisor.jobs.model_facts import as_commonly_run, restacked
 from advisor.lab.fit.layout_rows import LayoutRows, read
 from advisor.lab.fit.memory import read_memory
 from advisor.lab.score.asked import Typed, answers, ask_rows, predictor

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from searched import search
 
-from advisor.planners.core.arrays import LayerLatency, Machines
+from advisor.planners.core.arrays import Machines
 from advisor.planners.core.errors import GIB, PlanningError
+from advisor.planners.core.layer_latency import LayerLatency
 from advisor.planners.core.nouns import Device, Layout, Link, Node
 from advisor.planners.core.setup import Transformer
 from advisor.planners.layouts.problem import SearchSpace

@@ -19,12 +19,14 @@ from advisor.errors import ModelError, UsageError
 from advisor.lab.learned.sequence import SequenceNetwork
 from advisor.lab.score.runs import walked_ratio
 from advisor.learned import features
-from advisor.learned.choose import Regret, Runs, chosen_ratio, penalty_for, regret, scores
-from advisor.learned.evaluation import Contest, best_of, evaluate, metrics
+from advisor.learned.choose import Runs, chosen_ratio, penalty_for, scores
+from advisor.learned.evaluation import evaluate, metrics
 from advisor.learned.features import RunColumns, as_columns, communication_s
-from advisor.learned.intervals import left_out
 from advisor.learned.linear import Ridge
 from advisor.learned.problem import problem_of
+from advisor.learned.regrets import Regret, regret
+from advisor.learned.selection import Contest, best_of
+from advisor.learned.splits import left_out
 from advisor.learned.trained import TrainedModel, data_hash
 from advisor.records import (
     AnchorRun,
@@ -233,7 +235,7 @@ def table(jobs: int = 12, seed: int = 0) -> Runs:
 class TestChoice:
     def test_one_run_tells_a_long_job_from_a_short_one(self) -> None:
         runs_, own, usual = table(), [], []
-        from advisor.learned.choose import constant_answer
+        from advisor.learned.regrets import constant_answer
 
         for job in range(12):
             others = np.setdiff1d(np.arange(12), [job])
@@ -244,7 +246,7 @@ class TestChoice:
         assert np.mean(own) < 1.0 + 0.5 * (np.mean(usual) - 1.0)
 
     def test_a_job_that_failed_on_the_anchor_gets_the_constant_answer(self) -> None:
-        from advisor.learned.choose import constant_answer
+        from advisor.learned.regrets import constant_answer
 
         runs_ = table()
         others = np.arange(1, 12)
@@ -551,7 +553,7 @@ def test_the_contest_of_many_programs_costs_no_more_than_of_a_dozen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Calibrating anew for each of hundreds of programs took most of a training's time."""
-    from advisor.learned import evaluation
+    from advisor.learned import selection
     from advisor.learned.intervals import calibrate
     from advisor.learned.stack import Stack
 
@@ -561,7 +563,7 @@ def test_the_contest_of_many_programs_costs_no_more_than_of_a_dozen(
         calls.append(len(errors))
         return calibrate(X, errors, groups, **more)
 
-    monkeypatch.setattr(evaluation, "calibrate", counted)
+    monkeypatch.setattr(selection, "calibrate", counted)
     for programs in (12, 60):
         runs = [
             record(f"program{i}", name=f"{i}-{k}", cores=cores, time_s=20.0 + i % 5 + k)
@@ -572,7 +574,7 @@ def test_the_contest_of_many_programs_costs_no_more_than_of_a_dozen(
         stack = Stack((("ridge", Ridge()),), folds=3, static_columns=len(features.FEATURES))
         asked.fit(stack, slice(None))
         calls.clear()
-        found = evaluation.contest(asked, stack)
+        found = selection.contest(asked, stack)
         assert len(found) == 2
         assert len(calls) == 2 * 12
         # Each row is scored by errors of other programs alone.

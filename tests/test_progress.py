@@ -14,7 +14,7 @@ import pytest
 
 from advisor.lab.learned.sequence import SequenceNetwork
 from advisor.learned.tasks import run, supervised
-from advisor.train.cluster import PERIOD_S, ProgressLines, progress
+from advisor.train.progress_lines import PERIOD_S, ProgressLines, progress
 
 ROOT = Path(__file__).parents[1]
 

@@ -23,7 +23,7 @@ from advisor.jobs.load import job_from_spec
 from advisor.machines.fleet import alike
 from advisor.planners.core import select
 from advisor.planners.core.setup import Transformer
-from advisor.planners.layouts import pipeline, unit_search
+from advisor.planners.layouts import stage_cuts, unit_search
 from advisor.planners.layouts.problem import LayoutProblem
 from advisor.planners.step.describe import transformer_work
 from advisor.rank.ranking import recommend
@@ -324,7 +324,7 @@ def test_steps_that_are_of_no_matter_are_not_cut_and_the_others_stay(
     rows = np.array([known.catalogue.instance_type(f"aws:{one}").index for one in names])
     counts = np.array([8, 4, 4, 2])
     cuts: list[int] = []
-    cut = pipeline.partition
+    cut = stage_cuts.partition
 
     def counted(*asked: Any, **more: Any) -> Any:
         cuts.append(1)

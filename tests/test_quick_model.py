@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from advisor import data
 from advisor.learned import registry
+from advisor.learned.guarded import Guarded
 from advisor.learned.quick import QuickModel, Trees
-from advisor.learned.stack import Guarded, Stack
+from advisor.learned.stack import Stack
 from advisor.learned.trees import Boosting, Forest
 
 SHIPPED = data.root("trained_models") / "runs"

@@ -12,9 +12,9 @@ from recorded_models import transformer
 from advisor import api
 from advisor.errors import UsageError
 from advisor.estimate.predictor import Predictor
-from advisor.jobs.describe import recognised, recorded_heads
 from advisor.jobs.job import Job
 from advisor.jobs.load import read_job, write_job
+from advisor.jobs.model_facts import recognised, recorded_heads
 from advisor.planners.step.model_units import TransformerBlocks, transformer_blocks, work_units
 
 MakeJob = Callable[..., Job]

@@ -28,8 +28,8 @@ from advisor.estimate.estimate import machine_at_hand
 from advisor.estimate.predictor import Predictor
 from advisor.export.pick import ranks_to_try
 from advisor.jobs import NO_LENGTH, Job
-from advisor.jobs.describe import model_flop_per_step, utilisation
 from advisor.jobs.load import job_from_spec
+from advisor.jobs.model_facts import model_flop_per_step, utilisation
 from advisor.machines.devices import host_device
 from advisor.planners.core import Device
 from advisor.rank.ranking import recommend as rank

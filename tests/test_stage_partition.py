@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor.planners.core.errors import GIB, PlanningError
-from advisor.planners.layouts.pipeline import Partition, partition
+from advisor.planners.layouts.stage_cuts import Partition, partition
 
 amounts = st.integers(1, 9)
 

@@ -23,7 +23,7 @@ from advisor.cli.runs import app
 from advisor.errors import RunError, UsageError, pip_hint
 from advisor.records import Instances, RunRecord, formats, read_records
 from advisor.records.importers.wandb_log import payloads
-from advisor.train.cluster import workers
+from advisor.train.backends import workers
 
 KEPT = Path(__file__).parent / "data" / "trackers"
 (LOG,) = (KEPT / "wandb").rglob("*.wandb")

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from advisor.jobs.describe import (
-    described_job,
+from advisor.jobs.describe import described_job, model_work
+from advisor.jobs.job import Job
+from advisor.jobs.model_facts import (
     model_flop_per_step,
-    model_work,
     tokens_per_s,
     tokens_per_sample,
     training_units,
     utilisation,
 )
-from advisor.jobs.job import Job
 from advisor.planners.core.nouns import Device
 from advisor.planners.core.setup import TrainingSetup, Transformer
 from advisor.planners.step.describe import transformer_work

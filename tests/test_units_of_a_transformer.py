@@ -15,7 +15,7 @@ from advisor import data
 from advisor.estimate.knowledge.layout_model import load
 from advisor.lab.fit.layouts import read_all
 from advisor.planners.core.layout_case import LayoutCase
-from advisor.planners.layouts.pipeline import partition
+from advisor.planners.layouts.stage_cuts import partition
 from advisor.planners.layouts.time import step_times
 from advisor.planners.links import context_parallel_s, expert_parallel_s, tensor_parallel_s
 from advisor.planners.step import block_times

@@ -1,10 +1,4 @@
-from .describe import NO_LENGTH as NO_LENGTH
-from .describe import as_commonly_run as as_commonly_run
-from .describe import check_length as check_length
 from .describe import described_job as described_job
-from .describe import setup_words as setup_words
-from .describe import stack_notes as stack_notes
-from .describe import transformer_units as transformer_units
 from .job import RUN_LOG_SD as RUN_LOG_SD
 from .job import VOLUME_BYTES_PER_S as VOLUME_BYTES_PER_S
 from .job import Job as Job
@@ -17,6 +11,12 @@ from .load import job_from_spec as job_from_spec
 from .load import load_job as load_job
 from .load import with_layout_runs as with_layout_runs
 from .load import write_job as write_job
+from .model_facts import NO_LENGTH as NO_LENGTH
+from .model_facts import as_commonly_run as as_commonly_run
+from .model_facts import check_length as check_length
+from .model_facts import setup_words as setup_words
+from .model_facts import stack_notes as stack_notes
+from .model_facts import transformer_units as transformer_units
 from .named import names_from as names_from
 from .runs import ACTUAL_LOG_SD as ACTUAL_LOG_SD
 from .runs import FILE_NAME as FILE_NAME

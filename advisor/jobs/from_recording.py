@@ -16,8 +16,8 @@ from advisor.collectors.derive import (
 from advisor.collectors.errors import duration_text
 from advisor.collectors.format import DeepStep, Loading, Recording, Saves, StepTime, TotalWork
 from advisor.errors import NotKnownError, RunError, UsageError
-from advisor.jobs.describe import recognised, recorded_heads
 from advisor.jobs.job import Feed, Job, Lengths, Measured, recorded_data
+from advisor.jobs.model_facts import recognised, recorded_heads
 from advisor.jobs.recorded_work import recorded_precision, recorded_setup, whole_work
 from advisor.planners.core import PlanningError
 from advisor.planners.step import idle_s_per_sample

@@ -16,21 +16,18 @@ from advisor.collectors.errors import RecordingError
 from advisor.collectors.format import PROFILER_FILE
 from advisor.errors import AdvisorError, RunError, UsageError
 from advisor.jobs.describe import (
-    described_anew,
     described_defaults,
     described_job,
     model_name,
     model_work,
     read_content,
     read_model,
-    recognised,
-    restacked,
     sequence_notes,
     unseen_input,
-    with_setup,
 )
 from advisor.jobs.from_recording import job_from_recording
 from advisor.jobs.job import BOOT_S, Job
+from advisor.jobs.model_facts import described_anew, recognised, restacked, with_setup
 from advisor.jobs.recorded_work import call_s
 from advisor.jobs.runs import Actual, read_actuals, read_layout_runs, unread_lines
 from advisor.planners import step

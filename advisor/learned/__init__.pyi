@@ -2,11 +2,7 @@ from .base import RunRegressor as RunRegressor
 from .choose import NextTries as NextTries
 from .choose import NextTry as NextTry
 from .choose import next_tries as next_tries
-from .evaluation import STACK as STACK
-from .evaluation import best_of as best_of
-from .evaluation import contest as contest
 from .evaluation import evaluate as evaluate
-from .evaluation import keep_only as keep_only
 from .evaluation import metrics as metrics
 from .features import FEATURES as FEATURES
 from .features import NAMES as NAMES
@@ -15,6 +11,7 @@ from .features import RunColumns as RunColumns
 from .features import as_asked as as_asked
 from .features import is_watched as is_watched
 from .features import require_same as require_same
+from .guarded import Guarded as Guarded
 from .intervals import calibrate as calibrate
 from .probing import SHARED as SHARED
 from .probing import worthwhile as worthwhile
@@ -27,7 +24,10 @@ from .quick import hull_parts as hull_parts
 from .registry import estimator as estimator
 from .registry import features_of as features_of
 from .registry import require_replaceable as require_replaceable
-from .stack import Guarded as Guarded
+from .selection import STACK as STACK
+from .selection import best_of as best_of
+from .selection import contest as contest
+from .selection import keep_only as keep_only
 from .stack import Stack as Stack
 from .tasks import supervised as supervised
 from .trained import TrainedModel as TrainedModel

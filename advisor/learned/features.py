@@ -3,37 +3,8 @@
 Everything here is known before the run that is predicted: the job, its partial run on the anchor,
 the configuration, the layout, and what physics makes of them. What is unknown is nan, and stays
 so: estimators fill it with the median they were fitted on. Positive quantities of many orders of
-magnitude are taken as natural logarithms.
-
-The physical estimate before anything is learned: the anchor's time, carried over.
-
-here        in the text                      meaning, unit
-anchor_s    T_a                              time of the whole job on the anchor [s]
-speed       v                                of one process: cores, or the device's rates [any]
-workers     W                                processes that share the samples
-parameters  P                                bytes of gradients sent per step [bytes]
-rate        B                                a machine's link, each way [bytes/s]
-
-Compute: T_a v_a / (v W). Between accelerators v is the geometric mean of arithmetic rate and
-memory bandwidth: the two ceilings of a roofline, when the mix of the job is unknown. An anchor
-of another batch is scaled by operations. Communication of one step: all-reduce in a ring sends 2
-(n-1)/n P through every link (Patarasu & Yuan 2009, section 3); a parameter server sends and
-receives P for each of W workers through its one link, both directions at once: W P. Lower
-bounds.
-
-The course of the partial run, as a sequence network takes it: channels of equal length.
-
-| channels                                     | of                  | scaled                  |
-|----------------------------------------------|---------------------|-------------------------|
-| cores busy                                   | the whole job       | over the anchor's cores |
-| memory                                       | the whole job       | over its peak           |
-| network received, sent [bytes/s]             | the whole job       | ln(1 + kB/s) / 10       |
-| step, mean of the ranks and slowest          | `profile --workers` | over the mean step      |
-| wait of a step for the others, mean          | `profile --workers` | over the mean step      |
-| sent on the wire [bytes/s], the busiest rank | `profile --workers` | ln(1 + kB/s) / 10       |
-
-The four of the thesis come first, in its order. Those of ranks follow where a record that is
-fitted has them; a record without is all zeros there.
+magnitude are taken as natural logarithms. What physics says before anything is learned is
+``compute_s`` and ``communication_s``; what a sequence network takes, ``sequences``.
 """
 
 from __future__ import annotations
@@ -57,7 +28,24 @@ _BYTES_PER_PARAMETER: Final = 4.0  # gradients in single precision
 
 
 def compute_s(record: RunRecord) -> float:
-    """Return the anchor's time over the speed and the workers of the configuration [s]."""
+    """Return the anchor's time over the speed and the workers of the configuration [s].
+
+    The physical estimate before anything is learned: the anchor's time, carried over.
+
+    here        in the text                      meaning, unit
+    anchor_s    T_a                              time of the whole job on the anchor [s]
+    speed       v                                of one process: cores, or the device's rates [any]
+    workers     W                                processes that share the samples
+    parameters  P                                bytes of gradients sent per step [bytes]
+    rate        B                                a machine's link, each way [bytes/s]
+
+    Compute: T_a v_a / (v W). Between accelerators v is the geometric mean of arithmetic rate and
+    memory bandwidth: the two ceilings of a roofline, when the mix of the job is unknown. An anchor
+    of another batch is scaled by operations. Communication of one step: all-reduce in a ring sends
+    2 (n-1)/n P through every link (Patarasu & Yuan 2009, section 3); a parameter server sends and
+    receives P for each of W workers through its one link, both directions at once: W P. Lower
+    bounds.
+    """
     if record.anchor is None:
         return UNKNOWN
     workers = _layout(record, "workers", 1.0)
@@ -139,6 +127,20 @@ def channels_of(records: Sequence[RunRecord]) -> int:
 
 def sequences(records: Sequence[RunRecord], channels: int | None = None) -> Floats:
     """Return the partial runs' series, resampled to one length and scaled to order one.
+
+    The course of the partial run, as a sequence network takes it: channels of equal length.
+
+    | channels                                 | of                  | scaled                  |
+    |------------------------------------------|---------------------|-------------------------|
+    | cores busy                               | the whole job       | over the anchor's cores |
+    | memory                                   | the whole job       | over its peak           |
+    | network received, sent [bytes/s]         | the whole job       | ln(1 + kB/s) / 10       |
+    | step, mean of the ranks and slowest      | `profile --workers` | over the mean step      |
+    | wait of a step for the others, mean      | `profile --workers` | over the mean step      |
+    | sent on the wire [bytes/s], busiest rank | `profile --workers` | ln(1 + kB/s) / 10       |
+
+    The four of the thesis come first, in its order. Those of ranks follow where a record that is
+    fitted has them; a record without is all zeros there.
 
     ``channels``: as many as the model was fitted on; those that the records have by default.
 

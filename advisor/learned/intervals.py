@@ -1,8 +1,5 @@
 """Prediction intervals from errors on left-out groups: split-conformal, grouped, and adaptive.
 
-Further parts: features on a common scale: what is unknown becomes the median, what is far is drawn
-in.
-
 here        in the text   meaning
 errors      e_i           prediction - truth of row i, its group left out of the fit
 weights     w_i           1 / (rows of its group): every job counts the same
@@ -12,27 +9,19 @@ The half-width at coverage c is s(x) q, q the w-weighted quantile of |e_i|/s(x_i
 split-conformal prediction (Lei et al. 2018, theorem 2) with whole jobs as the unit that is left
 out and the jobs' distributions pooled (Dunn, Wasserman & Ramdas 2023, section 3.1). Pooling holds
 its coverage as the number of jobs grows; for a dozen it is checked in ``lab/notes/predictors.md``.
-
-Splits that keep siblings together: the only ones on offer.
-
-A random split of runs puts repeats and sizes of one job on both sides and measures a look-up
-(``reference/cloud_runs.md`` section 4). ``random`` here is the thesis's split, shown for
-comparison and never used to choose.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from advisor.answer import Recorded
-from advisor.errors import ModelError
-from advisor.records import RunRecord
 
 Floats = NDArray[np.float64]
 
@@ -42,6 +31,8 @@ _FURTHEST: Final = 4.0  # standard deviations: beyond it a straight line is a gu
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling(Recorded):
     """Median, mean and standard deviation of each feature where it was known.
+
+    Features on a common scale: what is unknown becomes the median, what is far is drawn in.
 
     A feature that never varied scales to 0: it tells nothing, whatever its value.
     """
@@ -153,73 +144,3 @@ def _sorted(scores: Floats, weights: Floats, groups: int) -> Calibration:
     order = np.argsort(scores, kind="stable")
     levels = np.cumsum(weights[order]) / weights.sum()
     return Calibration(scores=scores[order], levels=levels, groups=groups)
-
-
-SplitName = Literal["random", "job", "instance", "both"]
-SPLITS: Final[tuple[SplitName, ...]] = ("random", "job", "instance", "both")
-Indices = NDArray[np.intp]
-
-
-def group_folds(groups: ArrayLike, folds: int, seed: int = 0) -> Iterator[tuple[Indices, Indices]]:
-    """Yield (train, test) with whole groups in each test fold, of about equal size.
-
-    Raises ModelError if there is only one group: nothing can be left out.
-
-    ``groups``: shape (n,); ``seed``: breaks ties between groups of one size.
-    """
-    labels, codes, counts = np.unique(np.asarray(groups), return_inverse=True, return_counts=True)
-    if labels.size < 2:
-        raise ModelError(
-            f"only one group ({labels[0] if labels.size else 'none'}): nothing can be left out",
-            hint="add runs of another job, or of another instance type",
-        )
-    shuffled = np.random.default_rng(seed).permutation(labels.size)
-    loads = np.zeros(min(folds, labels.size))
-    fold_of = np.empty(labels.size, int)
-    for group in sorted(shuffled, key=lambda g: -counts[g]):
-        fold_of[group] = int(np.argmin(loads))
-        loads[fold_of[group]] += counts[group]
-    assigned = fold_of[codes]
-    for fold in range(loads.size):
-        yield np.flatnonzero(assigned != fold), np.flatnonzero(assigned == fold)
-
-
-def left_out(
-    records: Sequence[RunRecord], split: SplitName, seed: int = 0
-) -> Iterator[tuple[str, Indices, Indices]]:
-    """Yield (what is left out, train, test) of one of the four splits.
-
-    ``job`` leaves out each family in turn, ``instance`` each set of instance types, ``both`` each
-    pair of the two: neither the family nor the instance type of a test run is in training.
-    ``random`` draws 20 % of the runs five times without overlap. Raises ModelError if there is
-    only one family or instance type to leave out.
-    """
-    families = np.array([record.job.family for record in records])
-    instances = np.array([record.instance_key for record in records])
-    if split == "random":
-        order = np.random.default_rng(seed).permutation(len(records))
-        for fold, test in enumerate(np.array_split(order, min(5, len(records)))):
-            yield f"fold {fold}", np.setdiff1d(order, test), np.sort(test)
-        return
-    _require_two(families if split != "instance" else instances, split)
-    if split == "both":
-        _require_two(instances, split)
-        for family in np.unique(families):
-            for instance in np.unique(instances):
-                is_family, is_instance = families == family, instances == instance
-                test = np.flatnonzero(is_family & is_instance)
-                train = np.flatnonzero(~is_family & ~is_instance)
-                if test.size and train.size:
-                    yield f"{family} on {instance}", train, test
-        return
-    keys = families if split == "job" else instances
-    for key in np.unique(keys):
-        yield str(key), np.flatnonzero(keys != key), np.flatnonzero(keys == key)
-
-
-def _require_two(keys: NDArray[np.str_], split: str) -> None:
-    if np.unique(keys).size < 2:
-        raise ModelError(
-            f"split {split!r} needs two groups, there is only {', '.join(np.unique(keys))!s}",
-            hint="add runs of another job or instance type, or use --split random",
-        )

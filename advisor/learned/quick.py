@@ -2,19 +2,7 @@
 
 Only for what ships: a guard around trees, boosted or a forest, alone or as the members of a stack
 that have any weight. The numbers are those of the estimators, which serve every other model.
-
-The range of each feature that a model has seen, and how far beyond it a row may lie.
-
-here        meaning
-low, high   of a feature over the rows that were learned from
-distance    root of the sum of squares of how far a row's known features leave their ranges, each
-            in units of its range; 0 inside
-reach       the distance within which nine of ten rows of a left-out group lie from the ranges of
-            the others: the errors that the intervals are made of were made at such distances
-part        rows that agree on which of the ``parted_columns`` are positive: each has ranges of
-            its own, and covers nothing with fewer than ``LEAST_ROWS`` rows
-
-Needs NumPy alone, so that whoever only asks whether a model covers a run loads nothing heavy.
+What a model covers is its ``Hull``.
 """
 
 from __future__ import annotations
@@ -116,7 +104,21 @@ _ALONE: Final = 0.1  # reach where no group can be left out: a tenth of a featur
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hull(Recorded):
-    """Ranges that count as seen."""
+    """Ranges that count as seen.
+
+    The range of each feature that a model has seen, and how far beyond it a row may lie.
+
+    here        meaning
+    low, high   of a feature over the rows that were learned from
+    distance    root of the sum of squares of how far a row's known features leave their ranges,
+                each in units of its range; 0 inside
+    reach       the distance within which nine of ten rows of a left-out group lie from the ranges
+                of the others: the errors that the intervals are made of were made so far away
+    part        rows that agree on which of the ``parted_columns`` are positive: each has ranges of
+                its own, and covers nothing with fewer than ``LEAST_ROWS`` rows
+
+    Needs NumPy alone, so that whoever only asks whether a model covers a run loads nothing heavy.
+    """
 
     # lows, highs: (parts, features); infinite, or nan, where the feature was never known: there is
     # nothing to compare with

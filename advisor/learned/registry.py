@@ -34,12 +34,12 @@ _T = TypeVar("_T")
 ESTIMATORS: Final = {
     "ridge": ("advisor.learned.linear", "Ridge"),
     "poisson": ("advisor.learned.linear", "Poisson"),
-    "gp": ("advisor.learned.linear", "GaussianProcess"),
+    "gp": ("advisor.learned.gaussian", "GaussianProcess"),
     "forest": ("advisor.learned.trees", "Forest"),
     "boosting": ("advisor.learned.trees", "Boosting"),
     "sequence": ("advisor.lab.learned.sequence", "SequenceNetwork"),  # of the laboratory
     "stack": ("advisor.learned.stack", "Stack"),
-    "guarded": ("advisor.learned.stack", "Guarded"),
+    "guarded": ("advisor.learned.guarded", "Guarded"),
 }
 _ABOUT: Final = "model.json"
 _FILES: Final = frozenset({"weights.npz", "features.json", "metrics.json", "card.md", _ABOUT})

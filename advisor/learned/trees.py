@@ -14,8 +14,8 @@ import numpy as np
 
 from advisor.errors import ModelError
 from advisor.learned.base import Floats, RunRegressor, State
-from advisor.learned.intervals import group_folds
 from advisor.learned.quick import Trees
+from advisor.learned.splits import group_folds
 
 _STOP_FOLDS: Final = 5  # one fifth of the groups decides when to stop
 _LEAST_TO_STOP: Final = 5  # with fewer groups one fifth says too little: all rounds are made

@@ -14,6 +14,9 @@ from .importers.minicloud import hosts_of as hosts_of
 from .importers.node_shares import NodeShares as NodeShares
 from .importers.node_shares import published_node_shares as published_node_shares
 from .importers.node_shares import read_node_shares as read_node_shares
+from .noted import LABEL as LABEL
+from .noted import MOST_BESIDES as MOST_BESIDES
+from .noted import left_aside as left_aside
 from .nouns import CHANNELS as CHANNELS
 from .nouns import SCHEMA_VERSION as SCHEMA_VERSION
 from .nouns import AnchorRun as AnchorRun
@@ -23,10 +26,7 @@ from .nouns import JobFacts as JobFacts
 from .nouns import ResourceSeries as ResourceSeries
 from .nouns import Role as Role
 from .nouns import RunRecord as RunRecord
-from .profiled import LABEL as LABEL
-from .profiled import MOST_BESIDES as MOST_BESIDES
 from .profiled import Profile as Profile
-from .profiled import left_aside as left_aside
 from .profiled import machines_of as machines_of
 from .profiled import named_machines as named_machines
 from .profiled import profile as profile

@@ -21,7 +21,7 @@ FORMATS: Final[dict[str, tuple[str, str]]] = {
         "advisor.records.files:read_own",
         "our own .jsonl or .jsonl.gz, or a folder of them",
     ),
-    "journal": ("advisor.records.profiled:read_journal", "journal.jsonl of advisor runs actual"),
+    "journal": ("advisor.records.noted:read_journal", "journal.jsonl of advisor runs actual"),
     "minicloud": (
         "advisor.records.importers.minicloud:read_minicloud",
         "runs.jsonl(.gz) of advisor collect",

@@ -1,10 +1,7 @@
+from .drifting import Drift as Drift
+from .drifting import drift as drift
 from .feedback import RETRAINING as RETRAINING
 from .feedback import Comparison as Comparison
-from .feedback import Drift as Drift
-from .feedback import StepComparison as StepComparison
-from .feedback import drift as drift
-from .feedback import note_cluster_run as note_cluster_run
-from .feedback import note_layout_run as note_layout_run
 from .feedback import note_run as note_run
 from .feedback import read as read
 from .folder import day_of as day_of
@@ -13,3 +10,6 @@ from .folder import out_option as out_option
 from .labelled import read_runs as read_runs
 from .models import TrainModels as TrainModels
 from .own_steps import TrainSteps as TrainSteps
+from .step_feedback import StepComparison as StepComparison
+from .step_feedback import note_cluster_run as note_cluster_run
+from .step_feedback import note_layout_run as note_layout_run

@@ -1,8 +1,5 @@
 """Boosted trees on a Dask cluster, for more runs than one machine's memory holds.
 
-Further parts: backends of parallel work: this machine, or an existing Dask or Ray cluster;
-progress of a long fit: bars on a terminal, a line every few seconds where there is none.
-
 Every file of runs is read by a worker, and its rows stay there: XGBoost exchanges histograms, not
 rows. A fifth of the programs, told by a hash of their names so that all workers agree, is left out
 of the fit: the intervals, and what is said of the errors, are made of them (split-conformal
@@ -12,28 +9,21 @@ and a few numbers a file. Runs that were cut short are left aside.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib
 import math
-import signal
-import sys
-import threading
-import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
-from typing import IO, Any, Final, Literal, cast, get_args
+from typing import Any, Final, cast
 
-import joblib
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.errors import ModelError, UsageError, pip_hint
+from advisor.errors import ModelError
 from advisor.estimate import OWN_RUNS
 from advisor.learned import (
     FEATURES,
@@ -223,181 +213,3 @@ def _trained(
     )  # fmt: skip
     own, answers = is_own(asked.records), asked.predict(guarded, slice(None))
     return model, {**found, "own": beside_shipped(asked, own, model, answers)}
-
-
-Backend = Literal["loky", "dask", "ray"]
-BACKENDS: Final[tuple[Backend, ...]] = get_args(Backend)
-_TIMEOUT_S: Final = 15.0
-
-
-@contextlib.contextmanager
-def workers(backend: str = "loky", address: str | None = None) -> Iterator[None]:
-    """Run what joblib parallelises inside the block on a backend.
-
-    Raises UsageError if there is no such backend, or it is not installed; ModelError if the
-    cluster cannot be reached or went away: nothing was saved yet, run it again. A worker that is
-    killed costs Dask its tasks, which are begun again; Ray's pool gives up with it.
-
-    ``address``: of the Dask scheduler (``tcp://host:8786``) or the Ray head (``host:6379``);
-    without one a local cluster is started and stopped again.
-    """
-    if backend not in BACKENDS:
-        raise UsageError(f"no backend named {backend!r}", hint=f"one of: {', '.join(BACKENDS)}")
-    if backend == "loky":
-        yield
-        return
-    opened = _dask(address) if backend == "dask" else _ray(address)
-    with opened:
-        yield
-
-
-@contextlib.contextmanager
-def _dask(address: str | None) -> Iterator[None]:
-    try:
-        import distributed
-        from distributed.comm.core import CommClosedError
-        from distributed.scheduler import KilledWorker
-    except ImportError as error:
-        raise UsageError("Dask is not installed", hint=pip_hint("dask[distributed]")) from error
-    connect: Any = distributed.Client
-    try:
-        with connect(address, timeout=_TIMEOUT_S), joblib.parallel_config(backend="dask"):
-            yield
-    except (OSError, TimeoutError, CommClosedError, KilledWorker, CancelledError) as error:
-        raise _gone("Dask", address, error) from error
-
-
-@contextlib.contextmanager
-def _ray(address: str | None) -> Iterator[None]:
-    try:
-        import ray
-        from ray.util import joblib as ray_joblib
-    except ImportError as error:
-        raise UsageError("Ray is not installed", hint=pip_hint("ray")) from error
-    try:
-        ray.init(address=address, ignore_reinit_error=True, log_to_driver=False)
-        register: Any = ray_joblib.register_ray
-        register()
-        with _ending_quietly(), joblib.parallel_config(backend="ray"):
-            yield
-    except (ConnectionError, ray.exceptions.RayError) as error:
-        raise _gone("Ray", address, error) from error
-    finally:
-        ray.shutdown()
-
-
-@contextlib.contextmanager
-def _ending_quietly() -> Iterator[None]:
-    """Let SIGTERM end the command; Ray's own handler prints the stacks of native threads."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def end(number: int, _: object) -> None:
-        raise SystemExit(128 + number)  # as shells say it
-
-    before = signal.getsignal(signal.SIGTERM)
-    signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
-
-
-def _gone(name: str, address: str | None, error: BaseException) -> ModelError:
-    return ModelError(
-        f"the {name} cluster at {address or 'this machine'}, or a worker of it, is gone: "
-        + (str(error).strip() or type(error).__name__).splitlines()[0],
-        hint="nothing was lost: start it again and repeat the command, or use --backend loky",
-    )
-
-
-PERIOD_S: Final = 5.0  # between lines: seldom enough for a log, often enough to be seen alive
-
-
-@contextlib.contextmanager
-def progress(checkpoints: Path | None = None, *, is_quiet: bool = False) -> Iterator[None]:
-    """Show how far the fits in the block are; keep finished parts in ``checkpoints``."""
-    from advisor.learned import supervised
-
-    if is_quiet:
-        with supervised(lambda *_: None, checkpoints):
-            yield
-    elif sys.stderr.isatty():
-        with _bars() as tell, supervised(tell, checkpoints):
-            yield
-    else:
-        lines = ProgressLines(sys.stderr)
-        with lines.ticking(), supervised(lines.tell, checkpoints):
-            yield
-
-
-class ProgressLines:
-    """Progress as lines of text."""
-
-    def __init__(self, out: IO[str], clock: Callable[[], float] = time.monotonic) -> None:
-        self._out = out
-        self._clock = clock
-        self._begin_s = self._said_s = clock()
-        self._stages: dict[str, tuple[int, int]] = {}
-        self._lock = threading.Lock()
-
-    def tell(self, what: str, done: int, total: int) -> None:
-        """Note how far a stage is, and write the line that is due; the last of a stage is."""
-        with self._lock:
-            self._stages[what] = done, total
-            if done == total:
-                self._say(f"{what}: {total} of {total}")
-                del self._stages[what]
-        self.tick()
-
-    def tick(self) -> None:
-        """Write a line if the last one is ``PERIOD_S`` old."""
-        with self._lock:
-            if self._clock() - self._said_s < PERIOD_S:
-                return
-            stages = [f"{what} {done} of {total}" for what, (done, total) in self._stages.items()]
-            self._say(", ".join(stages) or "fitting")
-
-    @contextlib.contextmanager
-    def ticking(self) -> Iterator[None]:
-        """Tick beside the block, which may be a single long call."""
-        ended = threading.Event()
-
-        def watch() -> None:
-            while not ended.wait(PERIOD_S / 5):
-                self.tick()
-
-        thread = threading.Thread(target=watch, name="progress", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join()
-
-    def _say(self, line: str) -> None:
-        self._said_s = self._clock()
-        with contextlib.suppress(OSError):  # nobody reads it: no reason to end a fit
-            self._out.write(f"{line} ({self._said_s - self._begin_s:.0f} s)\n")
-            self._out.flush()
-
-
-@contextlib.contextmanager
-def _bars() -> Iterator[Callable[[str, int, int], None]]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-    from rich.progress import TimeElapsedColumn as Elapsed
-
-    bars: dict[str, Any] = {}
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Elapsed()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
-        fitting = shown.add_task("fitting", total=None)
-
-        def tell(what: str, done: int, total: int) -> None:
-            shown.update(fitting, visible=False)
-            if what not in bars:
-                bars[what] = shown.add_task(what, total=total)
-            shown.update(bars[what], completed=done, total=total)
-
-        yield tell

@@ -1,6 +1,7 @@
 """What more runs change: errors on each folder without and with it, and beside what ships.
 
-Further parts: the new model beside the one that ships, on the runs that the latter has not heard.
+``beside_shipped`` sets the new model beside the one that ships, on runs that the latter has not
+heard.
 """
 
 from __future__ import annotations

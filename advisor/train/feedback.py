@@ -1,17 +1,8 @@
 """A real run against its prediction: the measurement that narrows and teaches.
 
 It is one entry of the journal (``jobs.runs``): a measured step of the job anchors its next
-estimates at once, what was predicted shows whether errors drift (``train.drift``), and the rest of
+estimates at once, what was predicted shows whether errors drift (``drifting``), and the rest of
 a run record is what ``advisor train`` learns from.
-
-Of the latest runs, those outside their interval are counted. With a coverage of 90 % each is
-outside with probability 0.1; estimates drift where as many as were seen would be outside by
-chance in fewer than one case of twenty (binomial tail).
-
-A step may also be measured on machines that are named. A transformer's in its layout calibrates
-the layout model for every transformer. A recorded job's is one of its real runs: with three of
-them on several numbers of devices, its own law of scaling times it on such machines
-(``estimate.knowledge.own_runs``).
 """
 
 from __future__ import annotations
@@ -20,7 +11,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -28,32 +18,24 @@ import numpy as np
 from advisor.answer import Candidate, Estimate, Recorded, told
 from advisor.ask import Constraints
 from advisor.catalogue import Catalogue
-from advisor.collectors.derive import find_run, local_folder
+from advisor.collectors.derive import find_run
 from advisor.errors import UsageError
-from advisor.estimate import SPACE, STATUSES, Predictor, TimeColumns, places_of
+from advisor.estimate import Predictor
 from advisor.jobs import (
     PART,
     STEPS,
     Actual,
     Entry,
     Job,
-    LayoutRun,
     append_actual,
-    append_layout_run,
     from_entry,
     journal_entries,
     load_job,
-    read_layout_runs,
-    with_layout_runs,
 )
-from advisor.machines import ClusterGroup, one_group
-from advisor.planners.core import HOUR_S, Layout
-from advisor.planners.layouts import SearchSpace
+from advisor.planners.core import HOUR_S
 from advisor.rank import recommend
 from advisor.records import LABEL, MOST_BESIDES, machines_of, profile, record, to_row
 
-RECENT: Final = 10  # runs looked at: errors of a year ago say little of today's
-LEAST_PROBABILITY: Final = 0.05
 # Fits the learned predictors on the packaged runs and on the user's own, these among them.
 RETRAINING: Final = "advisor train models"
 _PREDICTED: Final = "predicted"
@@ -143,27 +125,6 @@ def _of_earlier(entry: Entry) -> Comparison:
     return _of({**record, PART: actual})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drift(Recorded):
-    """What the latest comparisons say of the intervals."""
-
-    renamed: ClassVar[Mapping[str, str]] = {
-        "median_error": "median_error_fraction", "is_drifting": "drifting",
-    }  # fmt: skip
-    written: ClassVar[tuple[str, ...]] = ("is_drifting",)
-
-    # looked_at, outside: latest comparisons, and those of them outside their interval
-    looked_at: int
-    outside: int
-    probability: float  # of at least as many outside by chance
-    median_error: float | None  # median of predicted over actual, less 1; None where there is none
-
-    @property
-    def is_drifting(self) -> bool:
-        """Whether chance explains the errors badly."""
-        return self.probability < LEAST_PROBABILITY
-
-
 def read(*folders: Path) -> tuple[Comparison, ...]:
     """Return the comparisons in the journals in ``folders``, oldest first.
 
@@ -176,38 +137,6 @@ def read(*folders: Path) -> tuple[Comparison, ...]:
         for one in journal_entries(folder, part, parse)
     ]
     return tuple(sorted(found, key=lambda one: one.noted_at))
-
-
-def drift(comparisons: Sequence[Comparison]) -> Drift:
-    """Return whether the latest ``RECENT`` comparisons leave their intervals too often."""
-    latest = comparisons[-RECENT:]
-    outside = sum(not one.is_inside for one in latest)
-    errors = [one.error_fraction for one in latest]
-    return Drift(
-        looked_at=len(latest),
-        outside=outside,
-        probability=at_least(outside, [1.0 - one.predicted_h.coverage for one in latest]),
-        median_error=median(errors) if errors else None,
-    )
-
-
-def at_least(outside: int, probabilities: Sequence[float]) -> float:
-    """Return the probability that at least so many of independent events happen.
-
-    Their number has the Poisson binomial distribution, a binomial where all are equal.
-
-    Examples
-    --------
-    >>> round(at_least(2, [0.1, 0.1, 0.1]), 3)
-    0.028
-    """
-    counts = [1.0]
-    for p in probabilities:
-        counts = [
-            (1.0 - p) * none + p * one
-            for none, one in zip([*counts, 0.0], [0.0, *counts], strict=True)
-        ]
-    return min(sum(counts[outside:]), 1.0)
 
 
 _SAME_PRICE: Final = 0.02  # bills are rounded, and a run is a little longer than its machine
@@ -376,138 +305,3 @@ def _record(
         )
     )
     return {name: value for name, value in row.items() if name not in LABEL}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepComparison(Recorded):
-    """A measured step beside its prediction."""
-
-    schema_version: ClassVar[int] = 1
-    said: ClassVar[Mapping[str, str]] = {
-        "schema_version": "schema_version", "job": "name", "machines": "machines",
-        "layout": "layout", "predicted.step_time_s": "predicted_s",
-        "actual.step_time_s": "step_s", "error_fraction": "error_fraction",
-        "inside": "is_inside", "runs": "known",
-    }  # fmt: skip
-
-    # name, machines: of the job, and what it ran on
-    name: str
-    machines: str
-    layout: Layout  # as it was predicted, where the user did not say it
-    predicted_s: Estimate  # before the run was noted [s]
-    step_s: float  # as measured [s]
-    known: int  # such runs that the next estimates start from
-
-    @property
-    def error_fraction(self) -> float:
-        """Predicted step over the measured one, less 1."""
-        return self.predicted_s.value / self.step_s - 1.0
-
-    @property
-    def is_inside(self) -> bool:
-        """Whether the interval held the measured step."""
-        return self.predicted_s.low <= self.step_s <= self.predicted_s.high
-
-
-def note_cluster_run(
-    run: str, machines: str, *, step_s: float, batch: int | None = None
-) -> StepComparison:
-    """Keep a measured step of a recorded job, and return it beside the prediction.
-
-    ``run``: name, part of a name, or folder of the recorded run; ``machines``: all that it ran on,
-    as ``--cluster`` takes them; ``step_s``: mean optimizer step [s]; ``batch``: samples of a step
-    over all devices; as recorded otherwise.
-
-    Raises UsageError if the machines are unlike, or the job cannot run on them.
-    """
-    predictor = Predictor()
-    path = find_run(run)
-    job = load_job(path)
-    job = job if batch is None else replace(job, global_batch=batch)
-    if job.work is None:
-        raise UsageError(
-            f"{job.name} has no training steps",
-            hint="give the whole job's time: advisor runs actual RUN g5.xlarge --time 3h12m",
-        )
-    group = one_group(machines, predictor.catalogue)
-    columns = _columns(predictor, job, group, SPACE)
-    append_actual(
-        path.parent,
-        Actual(
-            run=path.name, provider="", instance_type=machines, count=1, step_s=step_s, batch=batch
-        ),
-    )
-    return _compared(job.name, machines, columns, step_s, len(job.actuals) + 1)
-
-
-def _columns(
-    predictor: Predictor, job: Job, group: ClusterGroup, space: SearchSpace
-) -> TimeColumns:
-    (there,) = places_of(predictor.case(job, space=space), [group])
-    columns = predictor.step_columns(
-        job, np.array([there.row]), np.array([group.count]), fleet=there.case.fleet, space=space
-    )
-    if columns.status[0]:
-        why = STATUSES[int(columns.status[0])].replace("_", " ")
-        raise UsageError(
-            f"{job.name} cannot be laid out on {group.count} x {group.label}: {why}",
-            hint="say how it ran: --batch, and of a transformer --tp, --pp, --micro-batch, ...",
-        )
-    return columns
-
-
-def _compared(
-    name: str, machines: str, columns: TimeColumns, step_s: float, known: int
-) -> StepComparison:
-    return StepComparison(
-        name=name,
-        machines=machines,
-        layout=columns.layout(0),
-        predicted_s=Estimate.lognormal(float(columns.step_s[0]), float(columns.log_sd[0]), 0.9),
-        step_s=step_s,
-        known=known,
-    )
-
-
-def note_layout_run(
-    job: Job,
-    machines: str,
-    *,
-    step_s: float,
-    space: SearchSpace | None = None,
-    predictor: Predictor | None = None,
-    root: Path | None = None,
-) -> StepComparison:
-    """Keep a measured step of a described transformer, and return it beside the prediction.
-
-    ``job``: of a transformer that is laid out by its dimensions; ``machines``: all that it ran on,
-    as ``--cluster`` takes them; ``step_s``: mean optimizer step [s]; ``space``: what is known of
-    the layout; the rest is taken to be the fastest that fits.
-
-    Raises UsageError if the job is no such transformer, the machines are unlike, or nothing fits
-    on them.
-    """
-    predictor = predictor or Predictor()
-    place = local_folder(root)
-    job = with_layout_runs(replace(job, layout_runs=()), place)
-    if job.work is None or job.work.transformer is None or job.work.layers:
-        raise UsageError(
-            f"{job.name} is not a transformer known by its dimensions",
-            hint="name a recorded run instead: "
-            "advisor runs actual RUN g5.xlarge --step-time 250ms",
-        )
-    group = one_group(machines, predictor.catalogue)
-    columns = _columns(predictor, job, group, space or SPACE)
-    append_layout_run(
-        place,
-        LayoutRun(
-            name=job.name,
-            transformer=job.work.transformer,
-            setup=job.work.setup,
-            precision=job.work.precision,
-            machines=machines,
-            layout=columns.layout(0),
-            step_s=step_s,
-        ),
-    )
-    return _compared(job.name, machines, columns, step_s, len(read_layout_runs(place)))

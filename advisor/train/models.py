@@ -18,7 +18,7 @@ from advisor.errors import ModelError, UsageError
 from advisor.estimate import COST, OWN_RUNS
 from advisor.records import RunRecord, tables_read
 from advisor.train import folder as model_folder
-from advisor.train.cluster import progress, workers
+from advisor.train.backends import workers
 from advisor.train.folder import card, spread_card
 from advisor.train.labelled import (
     AUTO,
@@ -28,6 +28,7 @@ from advisor.train.labelled import (
     read_each,
     run_files,
 )
+from advisor.train.progress_lines import progress
 
 MODELS: Final = ("auto", "all", "stack", "ridge", "gp", "forest", "boosting", "sequence")
 NETWORK: Final = "sequence"

@@ -15,7 +15,8 @@ import numpy as np
 from advisor.collectors import bounded
 from advisor.errors import RunError
 from advisor.records.nouns import AnchorRun, Fact, Instances, JobFacts, RunRecord
-from advisor.records.tracked import located, resource_series
+from advisor.records.rows import located
+from advisor.records.tracked import resource_series
 
 _MACHINES: Final = Instances(provider="minicloud", instance_type="cores-2", vcpus=2.0)
 

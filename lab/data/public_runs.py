@@ -20,18 +20,8 @@ import numpy as np
 from advisor.errors import RunError, pip_hint
 from advisor.lab.data.hivemind_sites import sites_of, slowest_link_gbit_per_s
 from advisor.records import AnchorRun, Fact, Instances, JobFacts, ResourceSeries, RunRecord
-from advisor.records.tracked import (
-    Floats,
-    Repeats,
-    Row,
-    gauge,
-    grid,
-    inside,
-    located,
-    located_records,
-    read_rows,
-    resource_series,
-)
+from advisor.records.rows import Repeats, Row, inside, located, located_records, read_rows
+from advisor.records.tracked import Floats, gauge, grid, resource_series
 
 WINDOW_S: Final = 60.0
 _INTERVAL_S: Final = 2.0

@@ -32,8 +32,9 @@ from advisor.errors import AdvisorError, ModelError
 from advisor.estimate.completion import SCHEMA_VERSION, on_demand
 from advisor.estimate.predictor import Predictor
 from advisor.estimate.time_columns import STATUSES
-from advisor.jobs.describe import described_job, model_work, restacked
+from advisor.jobs.describe import described_job, model_work
 from advisor.jobs.job import Job
+from advisor.jobs.model_facts import restacked
 from advisor.lab.data.campaigns import Campaign, packaged_path, read_campaigns, without_repetitions
 from advisor.lab.fit.verbs import FittedFolder, rounded, widening
 from advisor.machines.cluster import ClusterGroup, parse_cluster

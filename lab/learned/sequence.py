@@ -19,7 +19,8 @@ import numpy as np
 
 from advisor.errors import ModelError
 from advisor.learned.base import Floats, RunRegressor, State
-from advisor.learned.intervals import Scaling, group_folds
+from advisor.learned.intervals import Scaling
+from advisor.learned.splits import group_folds
 from advisor.learned.tasks import tell_inside
 
 Loss = Literal["huber", "poisson"]

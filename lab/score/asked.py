@@ -25,8 +25,9 @@ from advisor.estimate.knowledge.own_runs import MeasuredLayout
 from advisor.estimate.predictor import Predictor
 from advisor.estimate.time_columns import STATUSES
 from advisor.estimate.ways.model_parallel import on_machine, search
-from advisor.jobs.describe import described_job, restacked
+from advisor.jobs.describe import described_job
 from advisor.jobs.job import Job
+from advisor.jobs.model_facts import restacked
 from advisor.lab.fit.asked import AskedRun
 from advisor.lab.fit.layout_rows import LayoutRows, known_part, take_columns
 from advisor.machines.fleet import lone_machines, one_type, over_assumed_network

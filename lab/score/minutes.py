@@ -39,10 +39,11 @@ from advisor.lab.score.runs import (
     split_answers,
 )
 from advisor.learned.base import RunRegressor
-from advisor.learned.choose import regret
-from advisor.learned.evaluation import Contest, SplitScores, best_of, evaluate, metrics
+from advisor.learned.evaluation import SplitScores, evaluate, metrics
 from advisor.learned.features import SEQUENCE_CHANNELS, SEQUENCE_READINGS
 from advisor.learned.problem import Problem, problem_of
+from advisor.learned.regrets import regret
+from advisor.learned.selection import Contest, best_of
 from advisor.records import RunRecord
 from advisor.records.collected import Row, machine_of, named_on, nearest, unpack
 from advisor.train.models import predictor

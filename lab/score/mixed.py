@@ -22,7 +22,8 @@ from advisor.errors import AbsentDataError, AdvisorError
 from advisor.estimate.case import SPACE
 from advisor.estimate.knowledge.layout_model import load
 from advisor.estimate.ways.stages import NAME as ONE_WIDTH
-from advisor.jobs.describe import described_job, restacked
+from advisor.jobs.describe import described_job
+from advisor.jobs.model_facts import restacked
 from advisor.lab.data import LAYOUTS
 from advisor.lab.score.asked import predictor, predictor_by
 from advisor.lab.score.harness import Answers, Bools, Floats, Protocol, Questions, by

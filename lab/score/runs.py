@@ -52,9 +52,7 @@ from advisor.learned.base import RunRegressor
 from advisor.learned.choose import (
     Runs,
     anchor_of,
-    cell,
     chosen_ratio,
-    constant_answer,
     in_order,
     matrices,
     penalty_for,
@@ -63,10 +61,12 @@ from advisor.learned.choose import (
 )
 from advisor.learned.evaluation import Metrics, SplitScores, evaluate, metrics
 from advisor.learned.features import SEQUENCE_CHANNELS, SEQUENCE_READINGS
-from advisor.learned.intervals import SplitName, left_out
+from advisor.learned.guarded import Guarded
 from advisor.learned.linear import Poisson, Ridge
 from advisor.learned.problem import Problem, problem_of
-from advisor.learned.stack import Guarded, Stack
+from advisor.learned.regrets import cell, constant_answer
+from advisor.learned.splits import SplitName, left_out
+from advisor.learned.stack import Stack
 from advisor.learned.trees import Boosting, Forest
 from advisor.quantities import QUANTILES
 from advisor.records import RunRecord

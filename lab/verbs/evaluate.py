@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 import typer
 
 from advisor.errors import ModelError, UsageError
-from advisor.train.cluster import progress, workers
+from advisor.train.backends import workers
 from advisor.train.labelled import AUTO, read_runs
 from advisor.train.models import MODELS, predictor
+from advisor.train.progress_lines import progress
 
 if TYPE_CHECKING:
     from advisor.learned.evaluation import Metrics, SplitScores

@@ -5,7 +5,6 @@ from .arrays import OFFLOADS as OFFLOADS
 from .arrays import RECOMPUTES as RECOMPUTES
 from .arrays import Column as Column
 from .arrays import Floats as Floats
-from .arrays import LayerLatency as LayerLatency
 from .arrays import Layouts as Layouts
 from .arrays import Machines as Machines
 from .arrays import Offload as Offload
@@ -47,6 +46,7 @@ from .errors import impossible as impossible
 from .errors import refused as refused
 from .events import NEVER as NEVER
 from .events import EventLoop as EventLoop
+from .layer_latency import LayerLatency as LayerLatency
 from .layout_case import STREAM_SHARE as STREAM_SHARE
 from .layout_case import LayoutCase as LayoutCase
 from .layout_case import LayoutConditions as LayoutConditions

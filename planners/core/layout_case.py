@@ -1,8 +1,5 @@
 """The global constants of the layout model, each named for the term that it stands in.
 
-Further parts: times of one layer on one device by micro-batch, by another law than that of its
-shape; one question to the layout model: which transformers, how laid out, on what, run by what.
-
 The defaults are the priors that ``advisor train layout-model`` starts from; where each comes from
 stands beside it. Fitted values are handed in by ``advisor``.
 """
@@ -129,7 +126,10 @@ class LayoutParameters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitTimes:
-    """Times of a model's units on one device."""
+    """Times of a model's units on one device.
+
+    Times of one layer on one device by micro-batch, by another law than that of its shape.
+    """
 
     micro_batches: Floats  # (n_batches,); they rise [samples]
     # forward_s, backward_s: (n_batches, n_units); times of one micro-batch [s]
@@ -182,7 +182,10 @@ class LayoutConditions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutCase(LayoutConditions):
-    """Columns of a question to the model; all of them broadcast."""
+    """Columns of a question to the model; all of them broadcast.
+
+    One question to the layout model: which transformers, how laid out, on what, run by what.
+    """
 
     shapes: Shapes
     layouts: Layouts

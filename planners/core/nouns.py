@@ -3,11 +3,6 @@
 Units stand in the names; sizes are bytes, rates bytes/s and flop/s, times seconds. Nothing here
 knows of prices, files or providers. Thousands of layouts are columns of arrays inside the
 planners; the objects here are for what comes in and what is shown.
-
-Moments of a recorded step: what lived beside weights and optimizer state.
-
-The replay of a step's allocations at every size of the batch at once: whatever the micro-batch,
-the step's peak is one of these moments (the upper hull of fixed and growing bytes).
 """
 
 from __future__ import annotations
@@ -27,7 +22,12 @@ from advisor.planners.core.setup import DEFAULT_SETUP, Precision, TrainingSetup,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """One moment that is the step's peak for some size of the micro-batch."""
+    """One moment that is the step's peak for some size of the micro-batch.
+
+    The replay of a step's allocations at every size of the batch at once: whatever the
+    micro-batch, the step's peak is one of these moments (the upper hull of fixed and growing
+    bytes).
+    """
 
     gradient_bytes: float  # of the parameters' gradients that were there [bytes]
     # what else does not grow with the micro-batch: what an optimizer computes with, a

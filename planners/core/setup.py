@@ -1,32 +1,6 @@
 """Training setup of a job: kernels, optimizer, stored weights, adapters, frozen layers.
 
-Bytes of a parameter that is trained, by what is stored and computed in:
-
-| weights | precision   | weight | gradient | AdamW          | together             |
-|---------|-------------|--------|----------|----------------|----------------------|
-| fp32    | fp32, tf32  | 4      | 4        | 8              | 16                   |
-| fp32    | 16-bit, fp8 | 2      | 4 (or 2) | 4 (master) + 8 | 18 (or 16)           |
-| bf16    | 16-bit, fp8 | 2      | 2        | 4              | 8                    |
-
-Sources: S. Rajbhandari et al., ZeRO, SC'20, section 3.1 (2 + 2 + 12); D. Narayanan et al., SC'21
-(fp32 gradients); T. Dettmers et al., "8-bit Optimizers via Block-wise Quantization", ICLR 2022;
-E. Hu et al., LoRA, 2021; T. Dettmers et al., QLoRA, NeurIPS 2023; N. Shazeer and M. Stern,
-Adafactor, ICML 2018.
-
-Training stacks by name: what each does where its user changes nothing.
-
-| stack                | is                                                                 |
-|----------------------|--------------------------------------------------------------------|
-| ``nemo``             | NeMo, Megatron-Bridge: Megatron Core with NVIDIA's recipes         |
-| ``megatron-core``    | Megatron-LM since 2023 (Megatron Core, Transformer Engine)         |
-| ``megatron-lm``      | Megatron-LM of 2020 to 2022: unfused attention, nothing overlapped |
-| ``megatron-deepspeed`` | the same in DeepSpeed's 3D parallelism                           |
-| ``deepspeed``        | DeepSpeed's ZeRO around a Hugging Face model                       |
-| ``torchtitan``       | FSDP2, ``torch.compile``, selective recomputation                  |
-| ``llm-foundry``      | MosaicML's Composer with FSDP                                      |
-| ``trainer``          | Hugging Face's Trainer (SFTTrainer): DDP, or FSDP over several     |
-| ``fsdp``             | a loop of one's own around FSDP, eager                             |
-| ``ddp``, ``ddp-compiled`` | a loop of one's own around DistributedDataParallel            |
+What a parameter takes is ``TrainingSetup``'s, what a training stack does by default ``STACKS``.
 """
 
 from __future__ import annotations
@@ -289,6 +263,19 @@ Stack = Literal[
 class TrainingSetup:
     """What the training software does with a job; the precision of products is the work's own.
 
+    Bytes of a parameter that is trained, by what is stored and computed in:
+
+    | weights | precision   | weight | gradient | AdamW          | together             |
+    |---------|-------------|--------|----------|----------------|----------------------|
+    | fp32    | fp32, tf32  | 4      | 4        | 8              | 16                   |
+    | fp32    | 16-bit, fp8 | 2      | 4 (or 2) | 4 (master) + 8 | 18 (or 16)           |
+    | bf16    | 16-bit, fp8 | 2      | 2        | 4              | 8                    |
+
+    Sources: S. Rajbhandari et al., ZeRO, SC'20, section 3.1 (2 + 2 + 12); D. Narayanan et al.,
+    SC'21 (fp32 gradients); T. Dettmers et al., "8-bit Optimizers via Block-wise Quantization",
+    ICLR 2022; E. Hu et al., LoRA, 2021; T. Dettmers et al., QLoRA, NeurIPS 2023; N. Shazeer and M.
+    Stern, Adafactor, ICML 2018.
+
     Raises PlanningError if the settings contradict one another.
     """
 
@@ -469,7 +456,23 @@ DEFAULT_SETUP: Final = TrainingSetup()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackFacts:
-    """What a stack does by default."""
+    """What a stack does by default.
+
+    Training stacks by name: what each does where its user changes nothing.
+
+    | stack                | is                                                                 |
+    |----------------------|--------------------------------------------------------------------|
+    | ``nemo``             | NeMo, Megatron-Bridge: Megatron Core with NVIDIA's recipes         |
+    | ``megatron-core``    | Megatron-LM since 2023 (Megatron Core, Transformer Engine)         |
+    | ``megatron-lm``      | Megatron-LM of 2020 to 2022: unfused attention, nothing overlapped |
+    | ``megatron-deepspeed`` | the same in DeepSpeed's 3D parallelism                           |
+    | ``deepspeed``        | DeepSpeed's ZeRO around a Hugging Face model                       |
+    | ``torchtitan``       | FSDP2, ``torch.compile``, selective recomputation                  |
+    | ``llm-foundry``      | MosaicML's Composer with FSDP                                      |
+    | ``trainer``          | Hugging Face's Trainer (SFTTrainer): DDP, or FSDP over several     |
+    | ``fsdp``             | a loop of one's own around FSDP, eager                             |
+    | ``ddp``, ``ddp-compiled`` | a loop of one's own around DistributedDataParallel            |
+    """
 
     # setup, software: fields of a ``TrainingSetup``, and columns of ``arrays.Software`` that no
     # setup says

@@ -17,7 +17,6 @@ from .own_runs import from_logarithms as from_logarithms
 from .own_runs import logarithms as logarithms
 from .own_runs import sensitivity as sensitivity
 from .pipeline import bubble_fraction as bubble_fraction
-from .pipeline import partition as partition
 from .pipeline import replay_s as replay_s
 from .pipeline import timeline as timeline
 from .problem import Found as Found
@@ -30,6 +29,7 @@ from .search import check as check
 from .search import check_sizes as check_sizes
 from .search import node_counts as node_counts
 from .search import nothing_fits as nothing_fits
+from .stage_cuts import partition as partition
 from .time import data_parallel_s as data_parallel_s
 from .time import fixed_s as fixed_s
 from .time import optimizer_s as optimizer_s

@@ -4,15 +4,6 @@ Layouts are evaluated as blocks of columns (``planners.layouts.problem``): memor
 where it fits, block by block, so that memory stays bounded however many layouts there are.
 Deterministic: of equal layouts the first in the grid's order wins, which is the simpler one.
 Layouts that move anything to host memory are looked at only where they could be the fastest.
-
-Every valid layout of a transformer on so many devices, as three axes that broadcast.
-
-Axis 0 (``splits``): degrees, micro-batch and schedule, already checked against one another.
-Axis 1 (``recomputes``): recomputation. Axis 2 (``shards``): ZeRO stage, shard group and offload.
-What depends on one axis is computed on one axis only; the last two are short and the same for
-every split, so that a chunk of splits is a dense block. Tensor-parallel ranks always share the
-sequence outside their products (sequence parallelism): the same bytes travel, less is kept
-(Korthikanti et al., 2022, section 4.2).
 """
 
 from __future__ import annotations
@@ -267,6 +258,15 @@ def block(
     part: Layouts, recompute: dict[str, Ints], shard: dict[str, Ints], devices_per_node: int
 ) -> tuple[Layouts, Bools]:
     """Return a block of layouts and which of its entries are valid and not repetitions.
+
+    Every valid layout of a transformer on so many devices, as three axes that broadcast.
+
+    Axis 0 (``splits``): degrees, micro-batch and schedule, already checked against one another.
+    Axis 1 (``recomputes``): recomputation. Axis 2 (``shards``): ZeRO stage, shard group and
+    offload. What depends on one axis is computed on one axis only; the last two are short and the
+    same for every split, so that a chunk of splits is a dense block. Tensor-parallel ranks always
+    share the sequence outside their products (sequence parallelism): the same bytes travel, less
+    is kept (Korthikanti et al., 2022, section 4.2).
 
     A repetition: sharding over one rank, or a node's share that is all ranks.
     """

@@ -9,11 +9,11 @@
 
     step = max(sum_i T_i + (a - 1) max_i T_i + exposed reductions + optimizer + offload, load)
 
-with the stages cut by ``planners.layouts.pipeline`` over the units' times under the memory of the
-device (1F1B's micro-batches in flight); one stage is plain data parallel, its reductions hidden as
+with the stages cut by ``stage_cuts`` over the units' times under the memory of the device (1F1B's
+micro-batches in flight); one stage is plain data parallel, its reductions hidden as
 ``planners.links.gradients`` says. A transformer that is laid out by its shapes takes the same of
 its units, in even stages (``planners.layouts.time``); what it sends and reduces, and how much it
-waits for the slowest rank, differ. Sources: PipeDream and Alpa for the form, as in ``pipeline``;
+waits for the slowest rank, differ. Sources: PipeDream and Alpa for the form, as in ``stage_cuts``;
 ZeRO-Offload (Ren et al., 2021) for the optimizer on the host; Shoeybi et al. (2019) for two
 all-reduces a block and direction.
 
@@ -43,7 +43,6 @@ from advisor.planners.core import (
     impossible,
 )
 from advisor.planners.layouts.frameworks import RECORDED, is_runnable, layout_columns
-from advisor.planners.layouts.pipeline import Partition, partition
 from advisor.planners.layouts.problem import (
     Found,
     PlannedLayout,
@@ -53,6 +52,7 @@ from advisor.planners.layouts.problem import (
     planned,
 )
 from advisor.planners.layouts.search import misses
+from advisor.planners.layouts.stage_cuts import Partition, partition
 from advisor.planners.layouts.time import StepTimes, between_stages_bytes_per_s, moved_s
 from advisor.planners.links import (
     DataParallelColumns,

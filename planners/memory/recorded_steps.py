@@ -2,37 +2,8 @@
 
 Device memory = context + slack x (parameters + gradients + optimizer state, by ZeRO stage
 + activations + logits + communication buckets + gathered layers), as ``equations`` has it; a
-recorded step is replayed (``Moment``). A transformer that is split over devices is the subject of
-``planners.memory.transformers``; recorded units are at the end.
-
-Memory of a recorded step beside weights and optimizer state, replayed at any micro-batch.
-
-| here          | meaning                                                                       |
-|---------------|-------------------------------------------------------------------------------|
-| ``g``, ``t``  | gradients that were there, and what else does not grow, of a moment [bytes]   |
-| ``a``         | what grows with the micro-batch ``b`` [bytes/sample]                          |
-| ``G``         | gradients of all trained parameters on the device [bytes]                     |
-
-beside(b) = max over moments of g + t + a b. Where gradients are added up over several
-micro-batches, or kept from step to step, all of G is there at every moment. Accelerators update
-parameters in groups, which takes one more copy of what is updated (``torch.optim`` says so of
-``foreach``: about the parameters' size more than a loop over them). What PyTorch's caching
-allocator hands out is a multiple of 512 bytes, out of segments of 2 MiB for blocks of up to 1
-MiB and of 20 MiB for blocks of less than 10 MiB (PyTorch's notes on CUDA memory management;
-``c10/cuda/CUDACachingAllocator.h``: ``kMinBlockSize``, ``kSmallBuffer``, ``kLargeBuffer``).
-
-Memory of a recorded model's stages, unit by unit: what a partition may add up.
-
-| here            | papers | meaning                                                       |
-|-----------------|--------|---------------------------------------------------------------|
-| ``state_bytes`` | 16 P   | weights, gradients, optimizer state of a unit, by ZeRO stage  |
-| ``kept_bytes``  | -      | activations of a unit that one micro-batch keeps              |
-| ``live_bytes``  | -      | of the unit whose activations are computed again, all at once |
-| ``base_bytes``  | -      | context, and the micro-batch's own samples                    |
-
-Recomputation is by unit: only a unit's input is kept, and one unit is live (Chen et al., 2016,
-section 3, with segments of one block, as ``torch.utils.checkpoint`` is used). Everything else is
-``planners.memory.recorded_steps``, whose total over all units this equals.
+recorded step is replayed (``excess_bytes``). A transformer that is split over devices is the
+subject of ``planners.memory.transformers``; a recorded model's units are a ``UnitTable``.
 """
 
 from __future__ import annotations
@@ -80,6 +51,23 @@ def excess_bytes(
     is_cpu: ArrayLike = False,
 ) -> Array:
     """Return what a step holds at most beside weights and state, gradients and saved activations.
+
+    Memory of a recorded step beside weights and optimizer state, replayed at any micro-batch.
+
+    | here         | meaning                                                                     |
+    |--------------|-----------------------------------------------------------------------------|
+    | ``g``, ``t`` | gradients that were there, and what else does not grow, of a moment [bytes] |
+    | ``a``        | what grows with the micro-batch ``b`` [bytes/sample]                        |
+    | ``G``        | gradients of all trained parameters on the device [bytes]                   |
+
+    beside(b) = max over moments of g + t + a b. Where gradients are added up over several
+    micro-batches, or kept from step to step, all of G is there at every moment. Accelerators
+    update parameters in groups, which takes one more copy of what is updated (``torch.optim`` says
+    so of ``foreach``: about the parameters' size more than a loop over them). What PyTorch's
+    caching allocator hands out is a multiple of 512 bytes, out of segments of 2 MiB for blocks of
+    up to 1 MiB and of 20 MiB for blocks of less than 10 MiB (PyTorch's notes on CUDA memory
+    management; ``c10/cuda/CUDACachingAllocator.h``: ``kMinBlockSize``, ``kSmallBuffer``,
+    ``kLargeBuffer``).
 
     Never less than 0 where gradients are there at every moment, and then the same on every share
     of them; 0 where no moment was recorded.
@@ -302,7 +290,21 @@ Kept = Literal["kept", "recomputed", "offloaded"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitTable:
-    """A model's units as columns of shape (n_units,)."""
+    """A model's units as columns of shape (n_units,).
+
+    Memory of a recorded model's stages, unit by unit: what a partition may add up.
+
+    | here            | papers | meaning                                                       |
+    |-----------------|--------|---------------------------------------------------------------|
+    | ``state_bytes`` | 16 P   | weights, gradients, optimizer state of a unit, by ZeRO stage  |
+    | ``kept_bytes``  | -      | activations of a unit that one micro-batch keeps              |
+    | ``live_bytes``  | -      | of the unit whose activations are computed again, all at once |
+    | ``base_bytes``  | -      | context, and the micro-batch's own samples                    |
+
+    Recomputation is by unit: only a unit's input is kept, and one unit is live (Chen et al., 2016,
+    section 3, with segments of one block, as ``torch.utils.checkpoint`` is used). Everything else
+    is ``training_memory_bytes``, whose total over all units this equals.
+    """
 
     names: tuple[str, ...]
     # parameters, whole_share: parameters, and the part of them that tensor parallelism leaves

@@ -13,28 +13,6 @@ from it; what a parameter takes by precision is ``TrainingSetup``'s. Transformer
 (``needed_bytes``) and recorded or described work (``recorded_steps``) hand in different constants,
 each where it says why.
 
-Memory of transformer layouts on the fullest device, as columns.
-
-| here             | papers | meaning                                                           |
-|------------------|--------|-------------------------------------------------------------------|
-| ``states``       | -      | parameters, gradients and optimizer [bytes]                       |
-| ``kept``         | -      | activations that one layer keeps for one micro-batch [bytes]      |
-| ``held``         | -      | micro-batches in flight on the first stage                        |
-| ``d``            | d      | ranks that share one copy of the state                            |
-
-States per parameter: 2 weight + g gradient + 12 optimizer; ZeRO 1 divides the 12, ZeRO 2 the
-gradient too, ZeRO 3 everything and gathers two layers at a time. Stages of a pipeline keep what
-they gathered, and gradients whole, until their last micro-batch: gathering for each would cost a
-reduction and two gathers a micro-batch (FSDP under a schedule: ``reshard_after_forward=False``,
-``set_requires_gradient_sync(False)``). Activations per layer and token: 8 h (10 h with dropout)
-outside the tensor-parallel part, (4 + 4 kv/a) h + 4 f (or 6 f where gated) inside, 2 + 2 kv/a
-more where Megatron rotates queries and keys, 5 a s for unfused attention scores; sequence
-parallelism divides the outside too; full recomputation keeps 2 h and one live layer. A stage
-keeps what it sent until that micro-batch's backward pass (DeepSpeed's ``pipe_buffers``,
-PyTorch's ``fwd_cache``), but in Megatron Core, which frees it (``deallocate_pipeline_outputs``).
-Either the first stage (most in flight) or the last (logits) is fullest. Sources: Korthikanti et
-al. (2022, equations 1-6), Rajbhandari et al. (ZeRO, 2020).
-
 References
 ----------
 .. [1] V. Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models,"
@@ -348,6 +326,28 @@ def memory_bytes(
     stage: StageAsked = "fullest",
 ) -> Floats:
     """Return the memory of the fullest device of every row, or of one of its first stage [bytes].
+
+    Memory of transformer layouts on the fullest device, as columns.
+
+    | here       | papers | meaning                                                      |
+    |------------|--------|--------------------------------------------------------------|
+    | ``states`` | -      | parameters, gradients and optimizer [bytes]                  |
+    | ``kept``   | -      | activations that one layer keeps for one micro-batch [bytes] |
+    | ``held``   | -      | micro-batches in flight on the first stage                   |
+    | ``d``      | d      | ranks that share one copy of the state                       |
+
+    States per parameter: 2 weight + g gradient + 12 optimizer; ZeRO 1 divides the 12, ZeRO 2 the
+    gradient too, ZeRO 3 everything and gathers two layers at a time. Stages of a pipeline keep
+    what they gathered, and gradients whole, until their last micro-batch: gathering for each would
+    cost a reduction and two gathers a micro-batch (FSDP under a schedule:
+    ``reshard_after_forward=False``, ``set_requires_gradient_sync(False)``). Activations per layer
+    and token: 8 h (10 h with dropout) outside the tensor-parallel part, (4 + 4 kv/a) h + 4 f (or 6
+    f where gated) inside, 2 + 2 kv/a more where Megatron rotates queries and keys, 5 a s for
+    unfused attention scores; sequence parallelism divides the outside too; full recomputation
+    keeps 2 h and one live layer. A stage keeps what it sent until that micro-batch's backward pass
+    (DeepSpeed's ``pipe_buffers``, PyTorch's ``fwd_cache``), but in Megatron Core, which frees it
+    (``deallocate_pipeline_outputs``). Either the first stage (most in flight) or the last (logits)
+    is fullest. Sources: Korthikanti et al. (2022, equations 1-6), Rajbhandari et al. (ZeRO, 2020).
 
     What ran on a cluster's first machine was often all that somebody looked at.
     """

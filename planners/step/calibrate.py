@@ -24,21 +24,8 @@ itself on other devices, and not at all to a job unlike any that was measured. P
 | ``machine_log_sd``   | a_m   | the same by the card and software of one machine                 |
 
 Sources: C. E. Rasmussen, C. K. I. Williams, "Gaussian Processes for Machine Learning", 2006,
-eqs. 2.23-2.24; coregionalisation of jobs as in E. Bonilla et al., NIPS 2007.
-
-Calibration: the factor by which a job's measured steps differ, carried to other devices.
-
-With e = ln(measured / predicted) the error of a job on a device is split into what the job takes
-with it everywhere (miscounted operators, a slow framework path) and what belongs to a device:
-
-    e_d = j + g_d,      j ~ N(0, s_j^2),  g_d ~ N(0, s_d^2 - s_j^2)
-
-Seen once on the host h with error variance s_m^2, the best estimate for device d is (normal
-conditional expectation; Rasmussen and Williams, "Gaussian Processes", 2006, eq. 2.19)
-
-    E[e_d] = k_dh / (s_h^2 + s_m^2) e_h,      V[e_d] = s_d^2 - k_dh^2 / (s_h^2 + s_m^2)
-
-with k_dh = corr x s_d s_h: near one where host and target are of the same kind, small where not.
+eqs. 2.23-2.24; coregionalisation of jobs as in E. Bonilla et al., NIPS 2007. What a job's
+own measured steps say on other devices is ``calibrated_work``.
 """
 
 from __future__ import annotations
@@ -494,6 +481,22 @@ def calibrated_work(
     parameters: CalibrationParameters,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return what to add to ln(predicted) on each target, and the deviation that remains.
+
+    Calibration: the factor by which a job's measured steps differ, carried to other devices.
+
+    With e = ln(measured / predicted) the error of a job on a device is split into what the job
+    takes with it everywhere (miscounted operators, a slow framework path) and what belongs to a
+    device:
+
+        e_d = j + g_d,      j ~ N(0, s_j^2),  g_d ~ N(0, s_d^2 - s_j^2)
+
+    Seen once on the host h with error variance s_m^2, the best estimate for device d is (normal
+    conditional expectation; Rasmussen and Williams, "Gaussian Processes", 2006, eq. 2.19)
+
+        E[e_d] = k_dh / (s_h^2 + s_m^2) e_h,      V[e_d] = s_d^2 - k_dh^2 / (s_h^2 + s_m^2)
+
+    with k_dh = corr x s_d s_h: near one where host and target are of the same kind, small where
+    not.
 
     ``predicted_s``, ``measured_s``: step time by the model and by the clock, at the same
     micro-batch [s]; ``measured_log_sd``: deviation of ln(measured), noise of the clock;

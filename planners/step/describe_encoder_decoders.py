@@ -7,20 +7,6 @@ differ in biases, normalisations, positions and what stands in front.
 Sources: A. Vaswani et al., 2017; C. Raffel et al., JMLR 2020 (T5); M. Lewis et al., 2020 (BART);
 A. Radford et al., 2022 (Whisper). Sizes and operations are held to the models of transformers by
 ``tests/test_describe_encoder_decoder.py``.
-
-An encoder-decoder's dimensions from a Hugging Face configuration, given as a mapping.
-
-| family                    | biases | normalisation       | positions                        |
-|---------------------------|--------|---------------------|----------------------------------|
-| t5, mt5                   | none   | root mean square    | relative, a table for each stack |
-| bart, plbart              | all    | and of embeddings   | learned, two rows more           |
-| mbart                     | all    | embeddings and ends | learned, two rows more           |
-| marian                    | all    | blocks only         | computed, stored as a table      |
-| pegasus                   | all    | and at the ends     | computed, stored as a table      |
-| m2m_100 (NLLB)            | all    | and at the ends     | computed                         |
-| whisper                   | no key | and at the ends     | computed and learned             |
-
-Source: the modelling files of transformers 5.23.
 """
 
 from __future__ import annotations
@@ -231,6 +217,20 @@ def read_encoder_decoder(
     config: Mapping[str, Any], *, sequence: int | None = None
 ) -> EncoderDecoder:
     """Return the encoder-decoder that a configuration describes.
+
+    An encoder-decoder's dimensions from a Hugging Face configuration, given as a mapping.
+
+    | family                    | biases | normalisation       | positions                        |
+    |---------------------------|--------|---------------------|----------------------------------|
+    | t5, mt5                   | none   | root mean square    | relative, a table for each stack |
+    | bart, plbart              | all    | and of embeddings   | learned, two rows more           |
+    | mbart                     | all    | embeddings and ends | learned, two rows more           |
+    | marian                    | all    | blocks only         | computed, stored as a table      |
+    | pegasus                   | all    | and at the ends     | computed, stored as a table      |
+    | m2m_100 (NLLB)            | all    | and at the ends     | computed                         |
+    | whisper                   | no key | and at the ends     | computed and learned             |
+
+    Source: the modelling files of transformers 5.23.
 
     ``sequence``: tokens of source and target; the longest that the model allows where not given. A
     model that hears always reads its whole window (Whisper: 30 s, 1,500 frames).

@@ -6,8 +6,6 @@ sound. What compares two towers' outputs is too small to count.
 Sources: A. Radford et al., ICML 2021 (CLIP); X. Zhai et al., ICCV 2023 (SigLIP); A. Baevski et
 al., NeurIPS 2020 (wav2vec 2.0), whose samples are 250,000 numbers of sound; W.-N. Hsu et al., 2021
 (HuBERT). Sizes are held to published counts by ``tests/test_model_counts.py``.
-
-Towers from a Hugging Face configuration, given as a mapping.
 """
 
 from __future__ import annotations

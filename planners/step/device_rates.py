@@ -1,12 +1,7 @@
 """Arithmetic of a device: the precision that runs, and the rate that large products sustain.
 
-The constants of the step-time equation (``step.device``), fitted by ``advisor train``.
-
-Classes of the device model by the framework's operator names.
-
-The names are PyTorch's dispatcher names (``"aten::mm"``), also without the name space and with
-an overload (``"mm.default"``). What is not known by name is ``"other"``: it counts by its
-traffic.
+The constants of the step-time equation (``step.device``) are ``DeviceParameters``, fitted by
+``advisor train``; ``operator_kind`` says to which of their classes an operator belongs.
 """
 
 from __future__ import annotations
@@ -600,6 +595,12 @@ _KERNELS_PER_TIME_STEP: Final = 2
 
 def operator_kind(name: str) -> OperatorKind:
     """Return the class of an operator by its framework name.
+
+    Classes of the device model by the framework's operator names.
+
+    The names are PyTorch's dispatcher names (``"aten::mm"``), also without the name space and with
+    an overload (``"mm.default"``). What is not known by name is ``"other"``: it counts by its
+    traffic.
 
     Examples
     --------

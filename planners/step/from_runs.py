@@ -20,29 +20,7 @@ Sources: the roofline of ``planners.step.device``; non-negative least squares, C
 R. J. Hanson, "Solving Least Squares Problems", 1974, ch. 23. The shares and their weight were
 chosen on Lambda's suite with whole GPUs left out.
 
-Evidence of other jobs' runs for a job that is known by its runs and was never on the device.
-
-Every other job j that ran both on the device and where this job ran is asked the same question:
-its step is fitted (``from_runs``) to as many runs, on the same devices and nearest to the same
-batches, and e = ln(T measured / T of the fitted step) is what such an answer errs by. This job's
-is taken to be
-
-    e ~ N(m, K),   K = a_g^2 + a^2 exp(-d^2 / 2 l^2) + a_j^2 [same job] + a_n^2 [same run]
-
-so that all jobs tell of the device, and those whose fitted steps are alike tell the most.
-
-| here                                    | paper | meaning, unit                              |
-|-----------------------------------------|-------|--------------------------------------------|
-| ``features``                            | d of  | ln of a sample's products [flop] and       |
-|                                         |       | traffic [bytes], of a step's calls, of a   |
-|                                         |       | device's samples, and over the runs' mean  |
-| ``LENGTH``                              | l     | of them all [1]                            |
-| ``DEVICE``, ``ALIKE``, ``JOB``, ``RUN`` | a     | deviations of ln(seconds)                  |
-| ``usual``                               | m     | what published steps say of the device [1] |
-
-Source: C. E. Rasmussen, C. K. I. Williams, "Gaussian Processes for Machine Learning", 2006, eqs.
-2.23-2.24. The five constants are round numbers near the most evidence on PROFET's and
-trainpred's networks, where both agree on them (``validate job``: families of networks left out).
+What other jobs' runs say of a device that the job was never on is ``JobErrors``.
 """
 
 from __future__ import annotations
@@ -230,7 +208,33 @@ class OtherJobs:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class JobErrors:
-    """By what jobs were missed on a device, a row for each run on it."""
+    """By what jobs were missed on a device, a row for each run on it.
+
+    Evidence of other jobs' runs for a job that is known by its runs and was never on the device.
+
+    Every other job j that ran both on the device and where this job ran is asked the same
+    question: its step is fitted (``from_runs``) to as many runs, on the same devices and nearest
+    to the same batches, and e = ln(T measured / T of the fitted step) is what such an answer errs
+    by. This job's is taken to be
+
+        e ~ N(m, K),   K = a_g^2 + a^2 exp(-d^2 / 2 l^2) + a_j^2 [same job] + a_n^2 [same run]
+
+    so that all jobs tell of the device, and those whose fitted steps are alike tell the most.
+
+    | here                                    | paper | meaning, unit                             |
+    |-----------------------------------------|-------|-------------------------------------------|
+    | ``features``                            | d of  | ln of a sample's products [flop] and      |
+    |                                         |       | traffic [bytes], of a step's calls, of a  |
+    |                                         |       | device's samples, and over the runs' mean |
+    | ``LENGTH``                              | l     | of them all [1]                           |
+    | ``DEVICE``, ``ALIKE``, ``JOB``, ``RUN`` | a     | deviations of ln(seconds)                 |
+    | ``usual``                               | m     | mean by published steps of the device [1] |
+
+    Source: C. E. Rasmussen, C. K. I. Williams, "Gaussian Processes for Machine Learning", 2006,
+    eqs. 2.23-2.24. The five constants are round numbers near the most evidence on PROFET's and
+    trainpred's networks, where both agree on them (``validate job``: families of networks left
+    out).
+    """
 
     features: Floats  # (n, 5)
     job: NDArray[np.int64]  # (n,)

@@ -1,22 +1,6 @@
 """Adds up the operators, parameters and kept activations of a described model, layer by layer.
 
-Operators that described models share, with their work forward and backward.
-
-Traffic is what the collector counts in PyTorch's eager mode: operands read plus results written.
-
-The optimizer's update of the parameters as one operator a step.
-
-| optimizer        | passes over fp32 numbers of a parameter, read off the code named           |
-|------------------|----------------------------------------------------------------------------|
-| ``adamw``        | 21: decay 2, lerp 3, second moment 2 + 4, sqrt 2, two scalings 4, update 4 |
-| ``adamw-bf16``   | one kernel: weight and moments read and written, gradient read (torchao)   |
-| ``adamw-8bit``   | one kernel, as above with 8-bit moments (bitsandbytes)                     |
-| ``sgd``          | 3: one addition                                                            |
-| ``sgd-momentum`` | 8: decay of the buffer 2, two additions 6                                  |
-| ``adafactor``    | 20: square 4, row and column means 2, their product 1, two products 5,     |
-|                  | root mean square 2, two scalings 4, addition 2 (transformers.Adafactor)    |
-
-PyTorch 2 runs the first, the fourth and the fifth over lists of tensors (``foreach``).
+The operators are made by a ``Tally``, the optimizer's by ``update``.
 """
 
 from __future__ import annotations
@@ -66,6 +50,11 @@ ELEMENT_FLOP: Final = 1.0  # a pointwise operator counts one operation an elemen
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
     """Makes the operators of a step with one activation width.
+
+    Operators that described models share, with their work forward and backward.
+
+    Traffic is what the collector counts in PyTorch's eager mode: operands read plus results
+    written.
 
     ``element`` is bytes of an activation, ``dtype`` its precision name; ``setup`` says what is
     frozen and what has adapters.
@@ -281,6 +270,20 @@ def update(
     parameters: float, setup: TrainingSetup, precision: Precision, *, tensors: float
 ) -> Operator:
     """Return the optimizer's update.
+
+    The optimizer's update of the parameters as one operator a step.
+
+    | optimizer        | passes over fp32 numbers of a parameter, read off the code named         |
+    |------------------|--------------------------------------------------------------------------|
+    | ``adamw``        | 21: decay 2, lerp 3, second moment 2 + 4, sqrt 2, scalings 4, update 4   |
+    | ``adamw-bf16``   | one kernel: weight and moments read and written, gradient read (torchao) |
+    | ``adamw-8bit``   | one kernel, as above with 8-bit moments (bitsandbytes)                   |
+    | ``sgd``          | 3: one addition                                                          |
+    | ``sgd-momentum`` | 8: decay of the buffer 2, two additions 6                                |
+    | ``adafactor``    | 20: square 4, row and column means 2, their product 1, two products 5,   |
+    |                  | root mean square 2, two scalings 4, addition 2 (transformers.Adafactor)  |
+
+    PyTorch 2 runs the first, the fourth and the fifth over lists of tensors (``foreach``).
 
     ``tensors``: how many the parameters are spread over: some optimizers start kernels for each.
 

@@ -12,41 +12,8 @@ Inside of it residual sums cross, so that it is cut nowhere. Layers without para
 blocks stay with the layer before them. What cannot be seen in a recording: connections that jump
 over units (U-Net), which a cut would have to carry too.
 
-Tensor parallelism (Shoeybi et al., Megatron-LM, 2019) divides the products of attention and of the
-feed-forward block over ranks, and leaves the normalisations whole. It needs to know which layers
-these are: repeated blocks of equal size, each with a normalisation of the model's width and
-products that are multiples of it, and attention in the step.
-
-Limit of the input pipeline: a job runs no faster than its samples arrive.
-
-    throughput <= vcpus x (v / v0) / c,   workers / (c + d)
-
-| here                        | paper | meaning, unit                                     |
-|-----------------------------|-------|---------------------------------------------------|
-| ``cpu_s_per_sample``        | c     | one core of the recorded host per sample [s]      |
-| ``idle_s_per_sample``       | d     | a loader process, for disks and networks [s]      |
-| ``host_core_speed``         | v0    | CoreMark of one virtual CPU of that host [1/s]    |
-| ``core_speed``              | v     | the same of the target [1/s]                      |
-
-Source: the law of utilisation (Denning and Buzen, Computing Surveys 10(3), 1978, section 3) for
-the loader's cores at utilisation one, and for its processes where they wait.
-
-Times of a recorded model's units on a device: the device's step, shared out.
-
-The device model times whole steps (operators are counted, not placed). A unit's share of a step
-is that of its layers, each timed as one operator by the same roofline, and corrected by what the
-recording measured of it:
-
-    w_u = p_u(device) (m_u / p_u(host))^g,      t_u(b) = t(b) w_u(b) / sum_v w_v(b)
-
-| here  | meaning                                                                |
-|-------|------------------------------------------------------------------------|
-| ``p`` | roofline of the unit's layers: flop, weights and activations moved [s] |
-| ``m`` | measured forward or backward of the unit on the host [s]               |
-| ``g`` | how far a measured error carries to the device (``planners.step.calibrate``)  |
-| ``t`` | forward or backward of the whole model on the device, calibrated [s]   |
-
-So the units always add up to the step that every other planner uses.
+What tensor parallelism divides is ``transformer_blocks``; what feeds a job, ``vcpus_needed`` and
+``idle_s_per_sample``; how long each unit takes, ``unit_times``.
 """
 
 from __future__ import annotations
@@ -208,6 +175,11 @@ def transformer_blocks(
 ) -> TransformerBlocks | str:
     """Recognise a transformer in a recorded model, or say what is missing for it.
 
+    Tensor parallelism (Shoeybi et al., Megatron-LM, 2019) divides the products of attention and of
+    the feed-forward block over ranks, and leaves the normalisations whole. It needs to know which
+    layers these are: repeated blocks of equal size, each with a normalisation of the model's width
+    and products that are multiples of it, and attention in the step.
+
     ``heads``: attention heads, where the user says so: no recording has them.
     """
     if len(parts) < 2:
@@ -285,7 +257,22 @@ def vcpus_needed(
     host_core_speed: float | None,
     core_speed: ArrayLike,
 ) -> NDArray[np.float64]:
-    """Return the virtual CPUs that would feed ``samples_per_s``: what cures an input-bound job."""
+    """Return the virtual CPUs that would feed ``samples_per_s``: what cures an input-bound job.
+
+    Limit of the input pipeline: a job runs no faster than its samples arrive.
+
+        throughput <= vcpus x (v / v0) / c,   workers / (c + d)
+
+    | here                        | paper | meaning, unit                                     |
+    |-----------------------------|-------|---------------------------------------------------|
+    | ``cpu_s_per_sample``        | c     | one core of the recorded host per sample [s]      |
+    | ``idle_s_per_sample``       | d     | a loader process, for disks and networks [s]      |
+    | ``host_core_speed``         | v0    | CoreMark of one virtual CPU of that host [1/s]    |
+    | ``core_speed``              | v     | the same of the target [1/s]                      |
+
+    Source: the law of utilisation (Denning and Buzen, Computing Surveys 10(3), 1978, section 3)
+    for the loader's cores at utilisation one, and for its processes where they wait.
+    """
     needed = np.asarray(samples_per_s, float) * cpu_s_per_sample
     return np.asarray(np.ceil(needed / relative_speed(host_core_speed, core_speed) - 1e-9))
 
@@ -343,6 +330,23 @@ def unit_times(
     tp: int = 1,
 ) -> UnitTimes:
     """Return the times of a model's units on a device.
+
+    Times of a recorded model's units on a device: the device's step, shared out.
+
+    The device model times whole steps (operators are counted, not placed). A unit's share of a
+    step is that of its layers, each timed as one operator by the same roofline, and corrected by
+    what the recording measured of it:
+
+        w_u = p_u(device) (m_u / p_u(host))^g,      t_u(b) = t(b) w_u(b) / sum_v w_v(b)
+
+    | here  | meaning                                                                |
+    |-------|------------------------------------------------------------------------|
+    | ``p`` | roofline of the unit's layers: flop, weights and activations moved [s] |
+    | ``m`` | measured forward or backward of the unit on the host [s]               |
+    | ``g`` | how far a measured error carries to the device (``planners.step.calibrate``)  |
+    | ``t`` | forward or backward of the whole model on the device, calibrated [s]   |
+
+    So the units always add up to the step that every other planner uses.
 
     ``parts``: ``work_units(work)``; a single one is the whole model; ``host``: where the layers
     were measured; None leaves their measured times out; ``gain``: g: 0 trusts the roofline alone,

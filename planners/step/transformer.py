@@ -13,32 +13,8 @@ few tokens and narrow shards, plus their operands' memory traffic. Attention: ei
 the kernel's own rate). Elementwise: bytes counted per token, by how the framework fuses.
 Sources: Narayanan et al. (SC'21) for the counts; Korthikanti et al. (2022) for sequence
 parallelism and selective recomputation; Dao (2022, 2023) for the flash kernels' rates. What
-adapters and quantised weights add is counted by ``planners.step.transformer``, at the same rates.
-
-Work that low-rank adapters and quantised weights add to a transformer layer.
-
-| here                   | papers | meaning                                             |
-|------------------------|--------|-----------------------------------------------------|
-| ``rank``               | r      | of the adapter: y = W x + s B (A x), A of r x inner |
-| ``inner``, ``columns`` | k, d   | of the adapted matrix                               |
-
-Forward, per token: 2 r (k + d) flop, and traffic over x, A x twice and B A x; backward as much
-for each of two gradients (of input and of weight). The scaled sum streams over y: as the ledger
-of operators counts them. Source: E. Hu et al., "LoRA", 2021, section 4.1.
-
-Operations that a transformer's training needs, whatever a machine makes of them.
-
-A token meets every weight once forward, and twice backward (gradient of the input and of the
-weight); attention multiplies it with all tokens of its sample, twice, in each layer:
-
-.. math:: F = 6 N + 12 l s a w
-
-with N the weights of products (output head included, look-up tables not), l layers, s tokens of
-a sample and a heads of width w. Attention counts in full though a causal mask hides half, as
-both sources do; recomputation does not count. Weights that are frozen have no gradient of their
-own, and layers below the first trained one no backward pass.
-
-Sources: A. Chowdhery et al., PaLM, 2022, appendix B; D. Narayanan et al., SC'21, section 5.1.
+adapters and quantised weights add is counted by ``adapter_work``, at the same rates; what
+training needs, whatever a machine makes of it, by ``model_flop_per_token``.
 """
 
 from __future__ import annotations
@@ -429,6 +405,17 @@ def _head_s(case: LayoutCase) -> Floats:
 def adapter_work(setup: TrainingSetup, model: Transformer) -> dict[str, float]:
     """Return what adapters and quantised weights add to one layer, by columns of ``Software``.
 
+    Work that low-rank adapters and quantised weights add to a transformer layer.
+
+    | here                   | papers | meaning                                             |
+    |------------------------|--------|-----------------------------------------------------|
+    | ``rank``               | r      | of the adapter: y = W x + s B (A x), A of r x inner |
+    | ``inner``, ``columns`` | k, d   | of the adapted matrix                               |
+
+    Forward, per token: 2 r (k + d) flop, and traffic over x, A x twice and B A x; backward as much
+    for each of two gradients (of input and of weight). The scaled sum streams over y: as the
+    ledger of operators counts them. Source: E. Hu et al., "LoRA", 2021, section 4.1.
+
     ``requantised_bytes`` is what LLM.int8 moves over inputs and outputs of the frozen products.
     Nothing without adapters.
 
@@ -463,6 +450,20 @@ def adapter_work(setup: TrainingSetup, model: Transformer) -> dict[str, float]:
 
 def model_flop_per_token(model: Transformer, setup: TrainingSetup) -> float:
     """Return the operations that a token of training needs [flop].
+
+    Operations that a transformer's training needs, whatever a machine makes of them.
+
+    A token meets every weight once forward, and twice backward (gradient of the input and of the
+    weight); attention multiplies it with all tokens of its sample, twice, in each layer:
+
+    .. math:: F = 6 N + 12 l s a w
+
+    with N the weights of products (output head included, look-up tables not), l layers, s tokens
+    of a sample and a heads of width w. Attention counts in full though a causal mask hides half,
+    as both sources do; recomputation does not count. Weights that are frozen have no gradient of
+    their own, and layers below the first trained one no backward pass.
+
+    Sources: A. Chowdhery et al., PaLM, 2022, appendix B; D. Narayanan et al., SC'21, section 5.1.
 
     Examples
     --------

@@ -59,21 +59,17 @@ from advisor.planners.core import GIB
 from advisor.records.importers.wandb_log import LoggedRun, read_log
 from advisor.records.nouns import Fact, Instances, ResourceSeries, RunRecord, Status
 from advisor.records.profiled import named_machines
+from advisor.records.rows import Repeats, Row, located, located_records, read_rows
 from advisor.records.tracked import (
     SETTINGS,
     UNKNOWN,
     Floats,
-    Repeats,
-    Row,
     gauge,
     grid,
     known_machines,
     library,
-    located,
-    located_records,
     positive,
     rate,
-    read_rows,
     readings_series,
     real,
     resource_series,
