@@ -13,8 +13,7 @@ import pytest
 from advisor.collectors.format.contention import Corrected
 from advisor.collectors.format.step_time import Mean
 from advisor.collectors.hooks.format import REHEARSED
-from advisor.collectors.run import monitor
-from advisor.collectors.run.child import RecordingPlan
+from advisor.collectors.run import RecordingPlan, monitor
 from advisor.collectors.run.monitor import fitted, step_parts
 
 

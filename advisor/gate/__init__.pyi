@@ -4,8 +4,8 @@ from .decision import Submission as Submission
 from .decision import judge as judge
 from .decision import judge_submission as judge_submission
 from .said import from_script as from_script
-from .submissions import directives as directives
-from .submissions import parse_partitions as parse_partitions
-from .submissions import read_command as read_command
-from .submissions import read_submission as read_submission
-from .submissions import read_task as read_task
+from .sbatch import directives as directives
+from .sbatch import parse_partitions as parse_partitions
+from .sbatch import read_command as read_command
+from .sbatch import read_submission as read_submission
+from .skypilot_tasks import read_task as read_task

@@ -39,13 +39,11 @@ from advisor.collectors.hooks.redaction import redacted
 from advisor.collectors.run.child import (
     NOT_STARTED,
     Child,
-    Ranks,
-    RecordingPlan,
-    SignalWait,
     accepts_hooks,
     allow_more_files,
     become_subreaper,
 )
+from advisor.collectors.run.local_ranks import Ranks
 from advisor.collectors.run.monitor import (
     PERIOD_S,
     PREFIX,
@@ -57,6 +55,8 @@ from advisor.collectors.run.monitor import (
     write,
 )
 from advisor.collectors.run.notebooks import remove_code
+from advisor.collectors.run.recording_plan import RecordingPlan
+from advisor.collectors.run.signals import SignalWait
 from advisor.collectors.watch import (
     Groups,
     Processes,
@@ -361,7 +361,7 @@ class Agent:
         chosen = self._plan.options.get("interpreter")
         if not chosen or not self._child.code or (ended and ended.cause != "package"):
             return ""
-        from advisor.collectors.run.runner import missing_modules
+        from advisor.collectors.run.interpreter import missing_modules
 
         missing = missing_modules(chosen["path"], Path(self._plan.command[1]))
         if ended is not None and ended.what not in missing:

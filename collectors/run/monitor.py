@@ -22,7 +22,8 @@ from advisor.collectors.derive import (
 from advisor.collectors.errors import bytes_text, duration_text, number_text
 from advisor.collectors.format import EVENT_FILES, Events, Mean, Tail, mean
 from advisor.collectors.hooks.format import CLOCK_BACKWARD, CLOCK_OPTIMIZER, REHEARSED
-from advisor.collectors.run.child import RecordingPlan, send_signal
+from advisor.collectors.run.recording_plan import RecordingPlan
+from advisor.collectors.run.signals import send_signal
 from advisor.collectors.watch import Processes, Proportional
 
 # The order is written within some ms of the count that it is made from, and read within 0.1 s; on
