@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from advisor.catalogue import Catalogue
 from advisor.errors import UsageError
-from advisor.gate.decision import AskedMachines, OwnDevices, Submission, Unclear
+from advisor.gate.judged import AskedMachines, OwnDevices, Submission, Unclear
 from advisor.gate.sbatch import (
     directives,
     parse_partitions,

@@ -1,8 +1,8 @@
-from .decision import AskedMachines as AskedMachines
 from .decision import GateVerdict as GateVerdict
-from .decision import Submission as Submission
 from .decision import judge as judge
 from .decision import judge_submission as judge_submission
+from .judged import AskedMachines as AskedMachines
+from .judged import Submission as Submission
 from .said import from_script as from_script
 from .sbatch import directives as directives
 from .sbatch import parse_partitions as parse_partitions

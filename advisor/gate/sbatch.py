@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from advisor.errors import UsageError
-from advisor.gate.decision import Asked, OwnDevices, Submission, Unclear
+from advisor.gate.judged import Asked, OwnDevices, Submission, Unclear
 from advisor.gate.said import from_environment, from_script
 
 # What is read of the options, by Slurm's long names, and their short letters.

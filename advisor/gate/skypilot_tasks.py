@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from advisor.catalogue import Catalogue, GpuFilter, OfferFilter, Pricing
 from advisor.errors import AdvisorError, UsageError
-from advisor.gate.decision import Asked, AskedMachines, Submission, Unclear
+from advisor.gate.judged import Asked, AskedMachines, Submission, Unclear
 from advisor.gate.said import from_environment
 
 _LARGEST: Final = 1_000_000  # characters of a task that is read
