@@ -43,18 +43,11 @@ from advisor.collectors.run.child import (
     allow_more_files,
     become_subreaper,
 )
+from advisor.collectors.run.ending import Escalation, RecordingLimits
 from advisor.collectors.run.local_ranks import Ranks
-from advisor.collectors.run.monitor import (
-    PERIOD_S,
-    PREFIX,
-    Escalation,
-    Live,
-    Monitor,
-    RecordingLimits,
-    columns,
-    write,
-)
+from advisor.collectors.run.monitor import Monitor
 from advisor.collectors.run.notebooks import remove_code
+from advisor.collectors.run.progress import PERIOD_S, PREFIX, Live, columns, write
 from advisor.collectors.run.recording_plan import RecordingPlan
 from advisor.collectors.run.signals import SignalWait
 from advisor.collectors.watch import (
