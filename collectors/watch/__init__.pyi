@@ -1,8 +1,8 @@
 from .abilities import host_abilities as host_abilities
+from .abilities import host_lines as host_lines
 from .benchmark import cached_benchmark as cached_benchmark
 from .benchmark import cached_or_measured as cached_or_measured
 from .benchmark import cached_sheets as cached_sheets
-from .benchmark import host_lines as host_lines
 from .benchmark import measure_and_remember as measure_and_remember
 from .device_sheet import measure_sheets as measure_sheets
 from .device_sheet import sheet_lines as sheet_lines

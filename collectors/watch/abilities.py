@@ -1,4 +1,4 @@
-"""The abilities of this machine to record, tried rather than assumed."""
+"""What this machine is, and its abilities to record, tried rather than assumed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,32 @@ import time
 from pathlib import Path
 from typing import Any
 
+from advisor.collectors.errors import bytes_text
+from advisor.collectors.format import Host
 from advisor.collectors.watch.host import Groups
+
+
+def host_lines(host: Host) -> list[str]:
+    """Return the machine in words, a line each."""
+    limit = f"{host.cpu_limit:g} of {host.logical_cpus} CPUs"
+    memory = bytes_text(host.memory_limit_bytes)
+    lines = [f"{host.cpu_model}, {limit}, {memory}, {host.system}"]
+    if host.gpus:
+        lines.append(", ".join(host.gpus))
+    figures = host.benchmark
+    if figures is None:
+        return [*lines, "not measured"]
+    disk = figures.disk_read_bytes_per_s
+    return [
+        *lines,
+        f"products (fp32): {figures.matmul_flop_per_s / 1e9:.0f} Gflop/s, one core "
+        f"{figures.matmul_one_core_flop_per_s / 1e9:.0f}",
+        f"memory copy: {figures.copy_bytes_per_s / 1e9:.1f} GB/s, one core "
+        f"{figures.copy_one_core_bytes_per_s / 1e9:.1f}",
+        f"integers: {figures.scalar_score:,.0f} CoreMark-like iterations/s on one core",
+        "disk: unknown" if disk is None else f"disk: {disk / 1e6:,.0f} MB/s read",
+        f"measured on {figures.measured_at[:10]}",
+    ]
 
 
 def host_abilities() -> list[dict[str, Any]]:

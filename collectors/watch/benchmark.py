@@ -28,8 +28,7 @@ from typing import Any, Final
 
 from advisor.collectors import atomic
 from advisor.collectors.atomic import cache_folder
-from advisor.collectors.errors import bytes_text
-from advisor.collectors.format import Host, HostBenchmark, Sheet, sheet_of
+from advisor.collectors.format import HostBenchmark, Sheet, sheet_of
 from advisor.collectors.watch import host
 from advisor.collectors.watch.host import usable_cpus
 
@@ -218,26 +217,3 @@ def cached_sheets() -> tuple[Sheet, ...]:
         return tuple(map(sheet_of, json.loads(sheet_path().read_text())))
     except (OSError, ValueError, TypeError, LookupError):
         return ()
-
-
-def host_lines(host: Host) -> list[str]:
-    """Return the machine in words, a line each."""
-    limit = f"{host.cpu_limit:g} of {host.logical_cpus} CPUs"
-    memory = bytes_text(host.memory_limit_bytes)
-    lines = [f"{host.cpu_model}, {limit}, {memory}, {host.system}"]
-    if host.gpus:
-        lines.append(", ".join(host.gpus))
-    figures = host.benchmark
-    if figures is None:
-        return [*lines, "not measured"]
-    disk = figures.disk_read_bytes_per_s
-    return [
-        *lines,
-        f"products (fp32): {figures.matmul_flop_per_s / 1e9:.0f} Gflop/s, one core "
-        f"{figures.matmul_one_core_flop_per_s / 1e9:.0f}",
-        f"memory copy: {figures.copy_bytes_per_s / 1e9:.1f} GB/s, one core "
-        f"{figures.copy_one_core_bytes_per_s / 1e9:.1f}",
-        f"integers: {figures.scalar_score:,.0f} CoreMark-like iterations/s on one core",
-        "disk: unknown" if disk is None else f"disk: {disk / 1e6:,.0f} MB/s read",
-        f"measured on {figures.measured_at[:10]}",
-    ]
