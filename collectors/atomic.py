@@ -5,10 +5,8 @@ content is written under another name beside the target, brought to the disk, an
 target's place in one system call. What a killed writer left beside the target is removed by the
 next one; a lock on it tells a dead writer's draft from a living one's.
 
-A folder trades places with its successor (``renameat2`` with RENAME_EXCHANGE on Linux,
-``renamex_np`` with RENAME_SWAP on macOS). Where the file system cannot do so, two renames are
-needed and a writer killed between them leaves the old folder under another name, which
-``current_folder`` finds and the next writer puts back.
+Folders are replaced by ``put_in_place``; those of this user (``data_folder`` and its like) are
+named here, too.
 
 Standard library only: the profiler's own process, which has no other packages, may import it.
 """
@@ -190,6 +188,11 @@ def exchange(one: Path, other: Path) -> bool:
 
 def put_in_place(made: Path, folder: Path) -> None:
     """Let a finished folder take the place of ``folder``; what was there is then in ``made``.
+
+    A folder trades places with its successor (``renameat2`` with RENAME_EXCHANGE on Linux,
+    ``renamex_np`` with RENAME_SWAP on macOS). Where the file system cannot do so, two renames are
+    needed and a writer killed between them leaves the old folder under another name, which
+    ``current_folder`` finds and the next writer puts back.
 
     Raises OSError if it cannot; the old folder is untouched then.
     """

@@ -305,7 +305,7 @@ OWN_WRITERS = {
     "lab/score/accuracy.py": "pages of this repository, in a checkout",
     "advisor/jobs/runs.py": "links a whole draft, so that another's journal is not replaced",
     "collectors/format/record_files.py": "append-only records with checksums",
-    "collectors/run/child.py": "an anonymous file, gone when it is closed",
+    "collectors/run/recording_plan.py": "an anonymous file, gone when it is closed",
     "collectors/run/agent.py": "a few bytes rewritten in place, so that a full disk does no harm",
     "collectors/hooks/kept.py": "append-only records, inside the user's process",
     "lab/minicloud/limits.py": "files of the kernel",

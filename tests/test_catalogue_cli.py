@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from advisor.catalogue import catalogue
+from advisor.catalogue import listing
 from advisor.cli.catalogue import app
 from advisor.errors import CatalogueError, UsageError
 
@@ -64,7 +64,7 @@ def test_the_list_is_cheapest_first_and_says_how_many_there_are() -> None:
     assert len(prices) == 3
     assert prices == sorted(prices)
     assert record["found"] > 3
-    assert record["schema_version"] == catalogue.SCHEMA_VERSION
+    assert record["schema_version"] == listing.SCHEMA_VERSION
     assert record["catalogue"]["as_of"] == "2026-07-30"
     assert {one["accelerators"] for one in record["offers"]} == {8.0}
 
@@ -77,7 +77,7 @@ def test_csv_and_json_and_table_hold_the_same_offers() -> None:
     assert [float(row["price_usd_per_h"]) for row in rows] == [
         one["price_usd_per_h"] for one in offers
     ]
-    assert tuple(rows[0]) == catalogue.OFFER_FIELDS == tuple(offers[0])
+    assert tuple(rows[0]) == listing.OFFER_FIELDS == tuple(offers[0])
     table = run(*arguments).stdout
     assert all(one["instance_type"] in table for one in offers)
 

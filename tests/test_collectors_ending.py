@@ -13,9 +13,8 @@ import pytest
 from advisor.collectors.format.contention import Corrected
 from advisor.collectors.format.step_time import Mean
 from advisor.collectors.hooks.format import REHEARSED
-from advisor.collectors.run import monitor
-from advisor.collectors.run.child import RecordingPlan
-from advisor.collectors.run.monitor import fitted, step_parts
+from advisor.collectors.run import RecordingPlan, ending, monitor
+from advisor.collectors.run.progress import fitted, step_parts
 
 
 class Script:
@@ -46,9 +45,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def limits(script: Script, **settings: Any) -> monitor.RecordingLimits:
+def limits(script: Script, **settings: Any) -> ending.RecordingLimits:
     plan = RecordingPlan(run="/x", command=("x",), limit_s=60.0, **settings)
-    return monitor.RecordingLimits(plan, script)  # type: ignore[arg-type]
+    return ending.RecordingLimits(plan, script)  # type: ignore[arg-type]
 
 
 def test_the_limit_counts_from_the_first_step(clock: list[float]) -> None:
@@ -115,11 +114,11 @@ def test_a_line_fits_the_terminal_as_far_as_its_first_part_does(width: int) -> N
 
 def escalation(
     script: Script, monkeypatch: pytest.MonkeyPatch
-) -> tuple[monitor.Escalation, list[int]]:
+) -> tuple[ending.Escalation, list[int]]:
     sent: list[int] = []
-    monkeypatch.setattr(monitor, "send_signal", lambda _, number: sent.append(number))
+    monkeypatch.setattr(ending, "send_signal", lambda _, number: sent.append(number))
     tree = SimpleNamespace(processes={1: None}, refresh=lambda: None, is_alive=lambda _: True)
-    return monitor.Escalation(tree, script, 5.0), sent  # type: ignore[arg-type]
+    return ending.Escalation(tree, script, 5.0), sent  # type: ignore[arg-type]
 
 
 def seconds_until_signals(script: Script, clock: list[float], monkeypatch: Any) -> dict[int, int]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from collecting import ROOT, remember_benchmark
 
-from advisor.collectors.run.runner import interpreter_for, missing_modules
+from advisor.collectors.run.interpreter import interpreter_for, missing_modules
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 

@@ -141,7 +141,7 @@ def test_on_linux_psutil_may_be_asked_for(tmp_path: Path) -> None:
 WAITING = """
 import os, signal, sys
 {without}
-from advisor.collectors.run.child import SignalWait
+from advisor.collectors.run.signals import SignalWait
 signals = SignalWait()
 assert signals.wait(0.01) is None
 for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGTERM):

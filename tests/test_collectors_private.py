@@ -19,7 +19,7 @@ from advisor.collectors.derive.store import new_run, read_recording
 from advisor.collectors.errors import printable, printable_json, shell_line
 from advisor.collectors.format.record_files import PROFILER_FILE, parse_json
 from advisor.collectors.hooks import format as fmt
-from advisor.collectors.run.child import RecordingPlan
+from advisor.collectors.run import RecordingPlan
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 

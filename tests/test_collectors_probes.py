@@ -19,11 +19,13 @@ from collecting import ROOT, record_command
 
 from advisor.collectors.format.recording import read_reading
 from advisor.collectors.hooks.format import start_ticks
-from advisor.collectors.run.child import Child, RecordingPlan
+from advisor.collectors.run import RecordingPlan
+from advisor.collectors.run.child import Child
 from advisor.collectors.watch.host import Groups
-from advisor.collectors.watch.probes import Gpus, TcpCounters
+from advisor.collectors.watch.nvml import Gpus
 from advisor.collectors.watch.processes import Process, ProcessTree
 from advisor.collectors.watch.sampler import Sampler, stolen_ns
+from advisor.collectors.watch.tcp import TcpCounters
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 
@@ -186,9 +188,9 @@ def test_tcp_bytes_are_counted_exactly() -> None:
 def test_an_answer_cut_short_counts_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     counters = TcpCounters()
     answers = [[(7, 100, 10), (8, 50, 5)], [(7, 150, 10)], [(7, 160, 10), (8, 60, 5)]]
-    monkeypatch.setattr("advisor.collectors.watch.probes.socket_inodes", lambda _: iter((7, 8)))
+    monkeypatch.setattr("advisor.collectors.watch.tcp.socket_inodes", lambda _: iter((7, 8)))
     monkeypatch.setattr(
-        "advisor.collectors.watch.probes.interface_bytes", lambda _: -counters._sequence
+        "advisor.collectors.watch.tcp.interface_bytes", lambda _: -counters._sequence
     )
     counters.is_there or pytest.skip("no socket diagnosis here")
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.collectors.watch.processes import OneProcess, Process, ProcessTree
-from advisor.collectors.watch.sampler import Proportional
+from advisor.collectors.watch.proportional import Proportional
 
 MIB = 2**20
 SECOND_NS = 1_000_000_000

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from advisor.collectors.errors import RecordingError
 from advisor.collectors.format.recording import TouchedReading, read_touched
-from advisor.collectors.watch.sampler import LENGTHS_NS, TouchedMemory, touched_and_resident
+from advisor.collectors.watch.touched import LENGTHS_NS, TouchedMemory, touched_and_resident
 
 MIB = 2**20
 HOT, COLD = 16 * MIB, 48 * MIB

@@ -13,7 +13,7 @@ import pytest
 
 from advisor import api
 from advisor.collectors.format.recording import Host, sheet_of
-from advisor.collectors.watch import benchmark
+from advisor.collectors.watch import benchmark, device_sheet
 from advisor.jobs.job import Job
 from advisor.machines import devices
 from advisor.machines.devices import host_device, processor
@@ -119,11 +119,11 @@ def test_the_processor_is_measured_with_every_number_of_threads(
 ) -> None:
     """Small and short, but the real kernels: rates are positive and the sheet is whole."""
     pytest.importorskip("torch")
-    monkeypatch.setattr(benchmark, "_SIDE", {"cpu": 128})
-    monkeypatch.setattr(benchmark, "_SHEET_COPY_BYTES", {"cpu": 2**20})
-    monkeypatch.setattr(benchmark, "_ROUND_S", 0.001)
-    monkeypatch.setattr(benchmark, "_ROUNDS", 1)
-    (sheet,) = (s for s in benchmark.measured_devices() if s["device"] == "cpu")
+    monkeypatch.setattr(device_sheet, "_SIDE", {"cpu": 128})
+    monkeypatch.setattr(device_sheet, "_SHEET_COPY_BYTES", {"cpu": 2**20})
+    monkeypatch.setattr(device_sheet, "_ROUND_S", 0.001)
+    monkeypatch.setattr(device_sheet, "_ROUNDS", 1)
+    (sheet,) = (s for s in device_sheet.measured_devices() if s["device"] == "cpu")
     assert sheet["threads"][0] == 1
     assert list(sheet["threads"]) == sorted(set(sheet["threads"]))
     rates: list[Any] = [sheet["fp32_flop_per_s"], sheet["copy_bytes_per_s"], sheet["call_s"]]
@@ -133,7 +133,7 @@ def test_the_processor_is_measured_with_every_number_of_threads(
         rates += series
     assert np.all(np.array(rates) > 0)
     assert sheet["tf32_flop_per_s"] is sheet["fp8_flop_per_s"] is None
-    assert len(benchmark.sheet_lines(sheet)) == 3 + len(sheet["threads"])
+    assert len(device_sheet.sheet_lines(sheet)) == 3 + len(sheet["threads"])
 
 
 def test_this_machine_can_be_asked_for(

@@ -28,8 +28,8 @@ from advisor.export.pick import read_pick
 from advisor.export.target import Exported, NotExportableError
 from advisor.export.targets import TARGETS, export_to, write
 from advisor.export.tools.slurm import time_text as limit_text
-from advisor.gate.decision import OwnDevices
-from advisor.gate.submissions import directives, read_submission, time_limit_h
+from advisor.gate.judged import OwnDevices
+from advisor.gate.sbatch import directives, read_submission, time_limit_h
 from advisor.jobs.job import Job
 from advisor.quantities import usd_text
 from advisor.rank.ranking import recommend

@@ -19,17 +19,8 @@ from advisor.catalogue.select import parse_gpus
 from advisor.cli.program import app
 from advisor.errors import AdvisorError, UsageError
 from advisor.estimate.predictor import Predictor
-from advisor.gate.decision import (
-    AskedMachines,
-    Judged,
-    OwnDevices,
-    Submission,
-    Unclear,
-    decide,
-    judge,
-    judge_submission,
-    judged,
-)
+from advisor.gate.decision import decide, judge, judge_submission
+from advisor.gate.judged import AskedMachines, Judged, OwnDevices, Submission, Unclear, judged
 from advisor.gate.said import from_script, joined
 from advisor.jobs.job import Job
 from advisor.machines.cluster import one_group

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from slurm_cluster import TOOLS, Slurm, cluster, installed
 
-from advisor.gate.submissions import read_command
+from advisor.gate.sbatch import read_command
 
 pytestmark = pytest.mark.exports
 ROOT = Path(__file__).parents[1]
@@ -193,7 +193,7 @@ def _split(word: str) -> list[str]:
 
 def _plain(value: str | None) -> str | None:
     """Return a value without the ways in which Slurm writes it back."""
-    from advisor.gate.submissions import time_limit_h
+    from advisor.gate.sbatch import time_limit_h
 
     if value is None:
         return None

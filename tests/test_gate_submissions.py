@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 
 from advisor.catalogue import Catalogue
 from advisor.errors import UsageError
-from advisor.gate.decision import AskedMachines, OwnDevices, Submission, Unclear
-from advisor.gate.submissions import (
+from advisor.gate.judged import AskedMachines, OwnDevices, Submission, Unclear
+from advisor.gate.sbatch import (
     directives,
     parse_partitions,
     read_command,
     read_options,
     read_submission,
-    read_task,
     time_limit_h,
 )
+from advisor.gate.skypilot_tasks import read_task
 
 GPU = {"gpu": "8xA100-80GB:nvlink@200Gbps"}
 

@@ -28,7 +28,7 @@ from advisor.collectors.format.recording import Reading, Recording, StepTime, re
 from advisor.collectors.hooks import format as fmt
 from advisor.collectors.hooks.communication import tcp_bytes
 from advisor.collectors.hooks.wrapping import buckets, buffers_beside
-from advisor.collectors.run import child
+from advisor.collectors.run import RecordingPlan, local_ranks
 from advisor.collectors.watch import network
 from advisor.estimate.case import constants, host_anchor
 from advisor.jobs.from_recording import job_from_recording
@@ -97,7 +97,7 @@ with open(sys.argv[3] + os.environ.get("RANK", "alone"), "w") as file:
 
 @given(st.integers(1, 8), st.lists(st.integers(0, 99), min_size=1, max_size=16, unique=True))
 def test_ranks_share_no_core_where_there_are_enough(workers: int, allowed: list[int]) -> None:
-    cores = child.cores_of(workers, allowed)
+    cores = local_ranks.cores_of(workers, allowed)
     assert len(cores) == workers
     assert all(set(one) <= set(allowed) and one for one in cores)
     if len(allowed) >= workers:
@@ -113,7 +113,7 @@ def test_the_environment_is_torchruns(tmp_path: Path) -> None:
         capture_output=True, text=True, check=True, timeout=120,
     )  # fmt: skip
     theirs = json.loads(done.stdout)
-    ours = child.rank_environment(
+    ours = local_ranks.rank_environment(
         0, 1, address=theirs["MASTER_ADDR"], ports=(int(theirs["MASTER_PORT"]), 1),
         interface="lo", threads=1,
     )  # fmt: skip
@@ -124,8 +124,8 @@ def test_the_environment_is_torchruns(tmp_path: Path) -> None:
 
 
 def refuse(command: list[str], workers: int, bandwidth_bit_per_s: float | None) -> None:
-    child.check(
-        child.RecordingPlan(
+    local_ranks.check(
+        RecordingPlan(
             run="", command=tuple(command), workers=workers,
             bandwidth_bit_per_s=bandwidth_bit_per_s,
         )
@@ -149,9 +149,9 @@ def test_commands_that_start_ranks_are_refused(command: list[str]) -> None:
 
 
 def test_no_more_ranks_than_one_machine_can_take() -> None:
-    refuse(["python", "train.py"], child.MOST_RANKS, None)
+    refuse(["python", "train.py"], local_ranks.MOST_RANKS, None)
     with pytest.raises(RecordingError, match="ranks on one machine"):
-        refuse(["python", "train.py"], child.MOST_RANKS + 1, None)
+        refuse(["python", "train.py"], local_ranks.MOST_RANKS + 1, None)
 
 
 def test_a_bandwidth_needs_ranks_and_root(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,19 +1,8 @@
 """Accelerators: one row of ``accelerators.csv`` each, and what follows from it.
 
-A row is what is sold; its device is what a program sees, of a board of two dies one of them. What
-it can allocate (``memory_gib``), as CUDA's ``totalGlobalMem`` and PyTorch's "total capacity" say,
-follows from what was read. A card "of 80 GB" has 80 GiB of chips; error correction on GDDR cards
-takes a sixteenth, and the driver keeps some for itself. No margin is taken off: the planners keep
-theirs.
-
-===============  ===============================================================================
-basis            how ``memory_gib`` follows
-===============  ===============================================================================
-cuda             the lowest reading of a program (drivers differ by up to 1 %)
-nvidia-smi       the lowest total that ``nvidia-smi`` reports, less what the driver keeps
-sold             the size sold in GiB, less a sixteenth where ``has_ecc_in_memory``, less what
-                 the driver keeps
-===============  ===============================================================================
+A row is what is sold; its device is what a program sees, of a board of two dies one of them.
+Rates follow from its fields, what two cards reach from ``link_between``, what it can allocate from
+``memory_gib``.
 """
 
 from __future__ import annotations
@@ -322,7 +311,20 @@ def memory_gib(
     cuda_gib: float | None,
     has_ecc_in_memory: bool,
 ) -> tuple[float, str]:
-    """Return the memory that follows from what was read, and its basis; see the module. [GiB].
+    """Return the memory that follows from what was read, and its basis. [GiB].
+
+    It is what a program can allocate, as CUDA's ``totalGlobalMem`` and PyTorch's "total capacity"
+    say. A card "of 80 GB" has 80 GiB of chips; error correction on GDDR cards takes a sixteenth,
+    and the driver keeps some for itself. No margin is taken off: the planners keep theirs.
+
+    ==========  ===============================================================================
+    basis       how the memory follows
+    ==========  ===============================================================================
+    cuda        the lowest reading of a program (drivers differ by up to 1 %)
+    nvidia-smi  the lowest total that ``nvidia-smi`` reports, less what the driver keeps
+    sold        the size sold in GiB, less a sixteenth where ``has_ecc_in_memory``, less what
+                the driver keeps
+    ==========  ===============================================================================
 
     >>> memory_gib(sold_gb=16, nvidia_smi_gib=15.0, cuda_gib=14.75, has_ecc_in_memory=True)
     (14.75, 'cuda')

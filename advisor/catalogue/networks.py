@@ -1,26 +1,7 @@
 """Networks between machines: what a transport's name says, pages state, and what is assumed.
 
-Names of transports carry the rate of the back-end network, all ports of one instance together:
-``"IB-NDR-8x400"`` is eight ports of 400 Gbit/s, ``"RoCE-1600"`` and ``"IB-200"`` the sum. EFA and
-GPUDirect run over the network interfaces, whose advertised rate is stated beside them and lasts.
-
-Machines with accelerators are taken to have the network of the machines that are rented with the
-same accelerators; where only machines with fewer or more of them are known, as much for each
-accelerator; where none is, that of accelerators of the same architecture. Consumer cards are in
-workstations. Of machines without accelerators it is a low value of machines of like size.
-
-=================  =============================================================================
-here               meaning, unit
-=================  =============================================================================
-known              types whose source or provider's page states a network: the rate of the fabric
-                   that its transport names, else that of the network interface. [bytes/s]
-peers              the known types that are compared; of those with accelerators only the ones with
-                   a fabric, where there is one: who trains on several machines rents these
-assumed            median of the peers, every provider weighing the same; of machines without
-                   accelerators the lower quartile. [bytes/s]
-spread             root mean square of log(peer / assumed) over the peers' providers and one more,
-                   whose network is off by the factor of two that bounds the spread
-=================  =============================================================================
+``rate_of`` reads names, ``network_columns`` joins what types' sources and pages say, and
+``KnownNetworks`` tells what is assumed where neither does.
 """
 
 from __future__ import annotations
@@ -69,6 +50,10 @@ _FABRIC: Final = re.compile(r"(?:IB(?:-[A-Z]+)?|RoCE)-(?:(?P<ports>\d+)x)?(?P<gb
 def rate_of(transport: str) -> float | None:
     """Return the rate that a transport's name states, all ports together. [Gbit/s].
 
+    Names of transports carry the rate of the back-end network, all ports of one instance together:
+    ``"IB-NDR-8x400"`` is eight ports of 400 Gbit/s, ``"RoCE-1600"`` and ``"IB-200"`` the sum. EFA
+    and GPUDirect run over the network interfaces, whose advertised rate is stated beside them and
+    lasts.
     None where the name states none.
 
     >>> rate_of("IB-NDR-8x400"), rate_of("RoCE-1600"), rate_of("EFA")
@@ -192,7 +177,27 @@ def front_end_bytes_per_s(types: TypeColumns) -> Floats:
 
 
 class KnownNetworks:
-    """The types whose network is known, and what they say of a machine whose is not."""
+    """The types whose network is known, and what they say of a machine whose is not.
+
+    Machines with accelerators are taken to have the network of the machines that are rented with
+    the same accelerators; where only machines with fewer or more of them are known, as much for
+    each accelerator; where none is, that of accelerators of the same architecture. Consumer cards
+    are in workstations. Of machines without accelerators it is a low value of machines of like
+    size.
+
+    ========  =====================================================================================
+    here      meaning, unit
+    ========  =====================================================================================
+    known     types whose source or provider's page states a network: the rate of the fabric
+              that its transport names, else that of the network interface. [bytes/s]
+    peers     the known types that are compared; of those with accelerators only the ones with
+              a fabric, where there is one: who trains on several machines rents these
+    assumed   median of the peers, every provider weighing the same; of machines without
+              accelerators the lower quartile. [bytes/s]
+    spread    root mean square of log(peer / assumed) over the peers' providers and one more,
+              whose network is off by the factor of two that bounds the spread
+    ========  =====================================================================================
+    """
 
     def __init__(self, types: TypeColumns, accelerators: Mapping[str, Accelerator]) -> None:
         known = np.flatnonzero(~np.isnan(types.network_bytes_per_s))

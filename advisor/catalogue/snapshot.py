@@ -3,10 +3,7 @@
 Files under CC BY-SA and parts with another licence may be missing; what they fill stays unknown.
 Tables that a snapshot made by ``update`` does not carry (accelerators, links) come from the
 bundled one.
-
-The snapshot in use is the bundled one, or the newest that ``update`` made. Snapshots are folders
-that are never changed after they were made; a small file names the one in use and is replaced
-atomically, so that a crash at any moment leaves the old one or the new one.
+``current_folder`` is the one in use.
 """
 
 from __future__ import annotations
@@ -253,7 +250,12 @@ def bundled_folder() -> Path:
 
 
 def current_folder() -> Path:
-    """Return the snapshot in use: the updated one, unless the bundled one is newer."""
+    """Return the snapshot in use: the updated one, unless the bundled one is newer.
+
+    It is the bundled one, or the newest that ``update`` made. Snapshots are folders that are never
+    changed after they were made; a small file names the one in use and is replaced atomically, so
+    that a crash at any moment leaves the old one or the new one.
+    """
     updated = updated_folder()
     if updated is None:
         return bundled_folder()

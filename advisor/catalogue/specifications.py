@@ -1,17 +1,7 @@
 """Build the type columns: what providers state, and what others measured to fill the holes.
 
-The speed of a vCPU is CoreMark's, run with all vCPUs busy and divided by their number, so that
-hyperthreads and whole cores compare. A hole is filled by the first rule that applies; the errors
-are those of measured types held out (``lab/speed/catalogue_core_speed.py``, 2026-11-21):
-
-1. the median of its family, e.g. ``m5`` of ``m5.large`` (median error 2 %, 90th percentile 8 %)
-2. other benchmarks of the type (6-9 %, 19-25 %), or of its family
-3. the median of the types with its processor (5 %, 46 %: a vCPU may be a core or half of one)
-
-What pages of providers state goes by the names of types: ``processors.csv`` names the processor
-of types of which the collected specifications name none, ``burstable.csv`` says which share of
-each virtual CPU lasts on types that burst, and what happens beyond it. Their rows are globs of
-names; of each file the first that fits counts.
+``build_types`` joins them; ``fill`` tells the speed of types that nobody measured; what pages of
+providers state goes by the names of types.
 """
 
 from __future__ import annotations
@@ -71,6 +61,16 @@ def fill(
     provider: Texts, name: Texts, cpu_model: Texts, measured: Floats, converted: Floats
 ) -> tuple[Floats, Texts]:
     """Return the speed of every type and where it comes from.
+
+    The speed of a vCPU is CoreMark's, run with all vCPUs busy and divided by their number, so that
+    hyperthreads and whole cores compare. A hole is filled by the first rule that applies; the
+    errors are those of measured types held out (``lab/speed/catalogue_core_speed.py``,
+    2026-11-21):
+
+    1. the median of its family, e.g. ``m5`` of ``m5.large`` (median error 2 %, 90th percentile
+       8 %)
+    2. other benchmarks of the type (6-9 %, 19-25 %), or of its family
+    3. the median of the types with its processor (5 %, 46 %: a vCPU may be a core or half of one)
 
     ``provider``, ``name``, ``cpu_model``: shape (types,); ``measured``: (types,); CoreMark per
     vCPU, NaN for a hole; ``converted``: (types,); the same from other benchmarks of the type
@@ -206,6 +206,9 @@ def _processor_columns(
 ) -> tuple[Texts, Texts]:
     """Return the types' processors, those that pages state where none is known, and the pages.
 
+    ``processors.csv`` names the processor of types of which the collected specifications name
+    none.
+
     Raises CatalogueError if the file cannot be read or a cell breaks its rule.
 
     ``path``: the file of ``files.PROCESSORS``; without it nothing is added.
@@ -221,7 +224,9 @@ def _burst_columns(
 ) -> tuple[dict[str, NDArray[Any]], Floats]:
     """Return how the types compute for longer: columns of ``TypeColumns``, and one more.
 
-    It is the share of a virtual CPU that a type had when CoreMark was measured.
+    ``burstable.csv`` says which share of each virtual CPU lasts on types that burst, and what
+    happens beyond it. The last column is the share of a virtual CPU that a type had when CoreMark
+    was measured.
 
     Raises CatalogueError as ``_processor_columns``.
 
@@ -251,7 +256,10 @@ def _table_or_none(path: Path | None, columns: Sequence[Column]) -> Mapping[str,
 
 
 def _named_rows(table: Mapping[str, Values], provider: Texts, name: Texts) -> Ints:
-    """Return the row of each type, the number of rows where none fits."""
+    """Return the row of each type, the number of rows where none fits.
+
+    Rows are globs of names; the first that fits counts.
+    """
     owners, globs = table["provider"], table["instance_types"]
     row = np.full(len(name), len(globs))
     for owner in sorted(set(owners)):

@@ -1,18 +1,6 @@
 """A cluster as a user names it: groups of equal machines, with what they cost where known.
 
-``"2x a2-highgpu-8g + 4x g2-standard-48"`` names instance types of the catalogue;
-``"8xA100-80GB:nvlink@200Gbps,4xL4@25Gbps"`` names accelerators: ``[MACHINES x] GPUS x NAME``,
-the link inside a machine after a colon (``nvlink`` or ``pcie``; the card's own otherwise) and
-its power limit after another (``:500W``, as ``nvidia-smi`` says it), and
-the machine's network after an at sign (otherwise that of machines that are rented with these
-accelerators; from 100 Gbps on, as sold or as measured of such a card, it is taken to bypass the
-kernel, as InfiniBand and EFA do). More than eight GPUs without a number of machines are in as
-many as hold them (``machines_filled``).
-``72xGB200`` is a rack: 18 machines of four whose NVLink
-joins all 72, each with that network. Groups are joined by ``+`` or a comma, and the two forms
-may be mixed. A file (``.json`` or ``.toml``) has a list ``groups`` of tables with
-``instance_type`` and ``count``, or ``gpu``, ``gpus_per_node``, ``nodes``, ``link``,
-``power_limit_w`` and ``network_gbps``.
+``parse_cluster`` tells how a text is written, ``read_cluster`` what a file has.
 """
 
 from __future__ import annotations
@@ -117,6 +105,10 @@ _MEASURED_SHARE: Final = 1448 / 1538
 def read_cluster(text: str, catalogue: Catalogue) -> Cluster:
     """Read a cluster from its text, or from the file that the text names.
 
+    A file (``.json`` or ``.toml``) has a list ``groups`` of tables with ``instance_type`` and
+    ``count``, or ``gpu``, ``gpus_per_node``, ``nodes``, ``link``, ``power_limit_w`` and
+    ``network_gbps``.
+
     Raises UsageError if it cannot be read. Raises CatalogueError if an instance type or
     accelerator is unknown.
     """
@@ -150,6 +142,16 @@ def _words(group: Any) -> str:
 
 def parse_cluster(text: str, catalogue: Catalogue) -> Cluster:
     """Parse what stands after ``--cluster``.
+
+    ``"2x a2-highgpu-8g + 4x g2-standard-48"`` names instance types of the catalogue;
+    ``"8xA100-80GB:nvlink@200Gbps,4xL4@25Gbps"`` names accelerators: ``[MACHINES x] GPUS x NAME``,
+    the link inside a machine after a colon (``nvlink`` or ``pcie``; the card's own otherwise) and
+    its power limit after another (``:500W``, as ``nvidia-smi`` says it), and the machine's network
+    after an at sign (otherwise that of machines that are rented with these accelerators; from 100
+    Gbps on, as sold or as measured of such a card, it is taken to bypass the kernel, as InfiniBand
+    and EFA do). More than eight GPUs without a number of machines are in as many as hold them
+    (``machines_filled``). ``72xGB200`` is a rack: 18 machines of four whose NVLink joins all 72,
+    each with that network. Groups are joined by ``+`` or a comma, and the two forms may be mixed.
 
     Raises UsageError if the text is no such expression or a count makes no sense. Raises
     CatalogueError if an instance type or accelerator is unknown.

@@ -1,9 +1,7 @@
 """Devices by their names, processors, the machine at hand, and the device model's constants.
 
-Constants come from ``trained_models/device_model``, processors from ``datasets/devices/cpus.csv``:
-what a core of a generation does per cycle, and what bandwidth its machines have. A sheet measured
-at hand (``advisor doctor --device-sheet``) stands in place of the tables' priors; without one a
-processor takes the four-second benchmark, and a GPU the table's row.
+``suite_device`` knows accelerators by name, ``cpu_device`` is a rented processor, ``host_device``
+what is at hand; constants come from ``trained_models/device_model``.
 """
 
 from __future__ import annotations
@@ -155,6 +153,9 @@ def cpu_device(
 ) -> Device:
     """Return all virtual CPUs of a machine as one device.
 
+    ``datasets/devices/cpus.csv`` has what a core of a generation does per cycle, and what
+    bandwidth its machines have.
+
     ``vcpus``: virtual CPUs: hyper-threads on most x86 machines, cores on Arm and on some AMD ones;
     ``core_speed``: CoreMark per virtual CPU; NaN or None where unknown [1/s]; ``cpu_model``,
     ``cpu_arch``: as the provider or ``/proc/cpuinfo`` names them. Of several models, with commas
@@ -278,6 +279,9 @@ def is_same_machine(recorded: Host, here: Host) -> bool:
 
 def host_device(host: Host, threads: int | None, kind: str = "cpu") -> Device | None:
     """Return what a job computed on: the host's processor with ``threads``, or its GPU.
+
+    A sheet measured there (``advisor doctor --device-sheet``) stands in place of the tables'
+    priors; without one a processor takes the four-second benchmark, and a GPU the table's row.
 
     ``threads``: threads that the framework computed with; None takes all it may use; ``kind``:
     ``"cpu"``, or PyTorch's name of an accelerator (``"cuda"``, ``"cuda:0"``).

@@ -4,21 +4,8 @@ A machine without accelerators is one device (all its cores); a machine with acc
 many devices as it carries. Links are those of the catalogue; where the catalogue has no measured
 link between two accelerators of a machine, the rule is that of ``catalogue.link_between``.
 
-A limit that the script or its environment sets stays where it runs: beyond it a larger machine
-has nothing for the job. Processors that burst last at a baseline:
-
-====  =============================================================================
-here  meaning
-====  =============================================================================
-v, b  virtual CPUs of a machine, and the share of each that lasts (its baseline)
-u     virtual CPUs that the job keeps busy
-L     what a machine may compute beyond its baseline from its launch on [vCPU-hours]
-====  =============================================================================
-
-Where more is sold (AWS "unlimited"), the job runs at full speed, and u - b v vCPU-hours are paid
-an hour. Else it runs at full speed for L / (u - b v) hours, and then at b v / u of it (AWS
-"standard", Azure). Where nothing is given at launch every virtual CPU is held at b from the
-start (Google's shared cores).
+Of these machines a job sees what its limits leave it (``limited_fleet``), main memory must hold
+its processes (``host_fits``), and processors that burst slow it down (``slowed_by_baseline``).
 """
 
 from __future__ import annotations
@@ -255,6 +242,8 @@ def _intra_bytes_per_s(catalogue: Catalogue) -> Floats:
 def limited_fleet(fleet: TypeColumns, job: Job) -> TypeColumns:
     """Return the machines with no more threads and cores than the job's limits leave it.
 
+    A limit that the script or its environment sets stays where it runs: beyond it a larger machine
+    has nothing for the job.
     The cards of accelerated machines stay as they are, their hosts do not. A script that was
     rehearsed wants an accelerator: no other machine runs it.
     """
@@ -417,6 +406,21 @@ def slowed_by_baseline(
     job: Job, fleet: TypeColumns, type_index: Integers, work_h: Floats
 ) -> Floats:
     """Return by how much the mean step of the whole job exceeds one at full speed; 1 or more.
+
+    Processors that burst last at a baseline:
+
+    ====  =============================================================================
+    here  meaning
+    ====  =============================================================================
+    v, b  virtual CPUs of a machine, and the share of each that lasts (its baseline)
+    u     virtual CPUs that the job keeps busy
+    L     what a machine may compute beyond its baseline from its launch on [vCPU-hours]
+    ====  =============================================================================
+
+    Where more is sold (AWS "unlimited"), the job runs at full speed, and u - b v vCPU-hours are
+    paid an hour (``surplus_usd_per_h``). Else it runs at full speed for L / (u - b v) hours, and
+    then at b v / u of it (AWS "standard", Azure). Where nothing is given at launch every virtual
+    CPU is held at b from the start (Google's shared cores).
 
     ``work_h``: what the job takes at full speed; infinite where its length is not known [h].
     """

@@ -1,50 +1,29 @@
-"""What would change the answer, what its error is known to be, and which short runs would tell.
+"""What would change the answer, and what its error is known to be.
 
-Changes are asked of the same estimate. How far estimates of such jobs were off on such hardware
-is as it was stored when last measured:
-
-======================================  ================= =======================================
-how the job is known                    protocol          asked as
-======================================  ================= =======================================
-described, never run, one device        ``described``     a description, accelerator left out
-described transformer, several devices  ``layouts``       as typed, its table left out
-fine-tuned transformer, described       ``finetune``      model, batch, GPUs, the model left out
-several runs elsewhere, one device      ``gpu``           all its other runs, its chip left out
-one run or recording on a GPU           ``instance``      one run on a T4, the GPU never seen
-recorded on a CPU, or rehearsed         ``recorded``      image networks, the GPU left out
-described, days on many devices         ``campaigns``     whole training runs, family left out
-======================================  ================= =======================================
-
-All but the last are errors of a step. What no protocol asks as the user does, on as many
-devices, is said to be unmeasured, in words. The figures ship in ``datasets/accuracy``.
+Changes are asked of the same estimate; an error is as it was stored when last measured
+(``known_error``).
 """
 
 from __future__ import annotations
 
 import itertools
-import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any, Final
 
-import numpy as np
-
 from advisor import data
 from advisor.advice import Advice, Facts, facts_on
 from advisor.advice import cures_for as cures
-from advisor.answer import Candidate, Estimate, KnownError, ProbeAdvice, ProposedChange
+from advisor.answer import Candidate, Estimate, KnownError, ProposedChange
 from advisor.ask import Constraints
-from advisor.catalogue import Catalogue, Offers
+from advisor.catalogue import Catalogue
 from advisor.collectors import bounded
 from advisor.collectors.format import Recording
-from advisor.estimate import Predictor, TimeColumns, offer_of
+from advisor.estimate import Predictor
 from advisor.jobs import NO_LENGTH, Job
-from advisor.learned import worthwhile
 from advisor.machines import suite_device
-from advisor.rank.renting import Integers
-from advisor.rank.rows import Rows
 from advisor.words import card_name
 
 # The best value of another job, and what is listed first (0) or last (-1) under other limits.
@@ -259,6 +238,23 @@ def device_band(devices: float) -> str:
 def known_error(job: Job, one: Candidate, catalogue: Catalogue) -> KnownError | None:
     """Return the error of such jobs on as many accelerators of the family; None unmeasured.
 
+    It says how far estimates of such jobs were off on such hardware, as stored when last measured:
+
+    ======================================  =============  ======================================
+    how the job is known                    protocol       asked as
+    ======================================  =============  ======================================
+    described, never run, one device        ``described``  a description, accelerator left out
+    described transformer, several devices  ``layouts``    as typed, its table left out
+    fine-tuned transformer, described       ``finetune``   model, batch, GPUs, the model left out
+    several runs elsewhere, one device      ``gpu``        all its other runs, its chip left out
+    one run or recording on a GPU           ``instance``   one run on a T4, the GPU never seen
+    recorded on a CPU, or rehearsed         ``recorded``   image networks, the GPU left out
+    described, days on many devices         ``campaigns``  whole training runs, family left out
+    ======================================  =============  ======================================
+
+    All but the last are errors of a step. What no protocol asks as the user does, on as many
+    devices, is said to be unmeasured, in words. The figures ship in ``datasets/accuracy``.
+
     ``one``: its first part's accelerators count.
     """
     name = one.configuration.parts[0][0].accelerator if one.configuration.parts else None
@@ -318,7 +314,7 @@ def _devices(one: Candidate) -> float:
 
 
 def how_known(job: Job, *, devices: float = 1) -> str:
-    """Return how a job is known, as a key of the table above."""
+    """Return how a job is known, as a key of ``ASKED``."""
     if job.actuals:
         return "runs" if len(job.actuals) > 1 else "one run"
     if job.work is None:
@@ -366,56 +362,3 @@ def _figures_by_name(record: Mapping[str, Any]) -> Iterator[tuple[str, float, in
     for name in (one.removesuffix(_ERROR) for one in figures if one.endswith(_ERROR)):
         if name + _ROWS in figures:
             yield name, float(figures[name + _ERROR]), int(figures[name + _ROWS])
-
-
-MINUTES: Final = 6.0  # to start a machine, load the data and see some hundred steps
-_FIGURES: Final = ("price_usd", "gain_usd", "log_sd_before", "log_sd_after")
-_MOST: Final = 2
-_CONSIDERED: Final = 300  # candidates nearest to being chosen: the others are never the answer
-
-
-def advise(
-    request: Constraints, predictor: Predictor, offers: Offers, rows: Rows, columns: TimeColumns
-) -> tuple[ProbeAdvice, ...]:
-    """Return the short runs that are worth their price, best first (see ``learned.probing``).
-
-    The choice that they help with is the cheapest candidate on demand that keeps the budget and
-    the deadline of the request.
-    """
-    deadline_h, budget_usd = request.deadline_h or math.inf, request.budget_usd or math.inf
-    near = _near_choice(rows, deadline_h, budget_usd)
-    if near.size == 0:
-        return ()
-    at, price = rows.column[near], offers.price_usd_per_h[rows.offer[near]]
-    found = worthwhile(
-        cost_usd=rows.cost_usd[near],
-        time_h=rows.time_h[near],
-        log_sd=columns.log_sd[at],
-        instance_types=columns.type_index[at],
-        price_usd_per_h=price,
-        probe_h=MINUTES / 60.0,
-        deadline_h=deadline_h,
-        budget_usd=budget_usd,
-        most=_MOST,
-    )
-    advice = []
-    for probe in found:
-        same = np.flatnonzero(columns.type_index[at] == probe.instance_type)
-        cheapest = near[same[np.argmin(price[same])]]
-        figures = {name: getattr(probe, name) for name in _FIGURES}
-        offer = offer_of(predictor.catalogue, offers, int(rows.offer[cheapest]))
-        advice.append(ProbeAdvice(offer=offer, minutes=MINUTES, **figures))
-    return tuple(advice)
-
-
-def _near_choice(rows: Rows, deadline_h: float, budget_usd: float) -> Integers:
-    """Return the rows that a probe could make the choice: of equal machines the cheapest."""
-    usable = np.isfinite(rows.time_h) & rows.is_in_quota & ~rows.is_hopeless & ~rows.is_spot
-    places = np.flatnonzero(usable)
-    places = places[np.argsort(rows.cost_usd[places], kind="stable")]
-    _, first = np.unique(rows.column[places], return_index=True)
-    places = places[np.sort(first)]
-    over = np.maximum(rows.time_h[places] / deadline_h, 1.0)
-    over *= np.maximum(rows.cost_usd[places] / budget_usd, 1.0)
-    order = np.argsort(rows.cost_usd[places] * over**2, kind="stable")
-    return np.asarray(places[order[:_CONSIDERED]], dtype=np.int64)

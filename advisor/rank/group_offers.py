@@ -10,11 +10,6 @@ all of them only those are evaluated that could be on the front; nothing that co
 2. Of the same machines in several places, all but the cheapest: they take equally long.
 3. Machines whose bounds from below, in time and cost, are beaten by what is known
    (``rank.search``).
-
-| here       | meaning                                                                          |
-|------------|----------------------------------------------------------------------------------|
-| ``offers`` | rows of the offers, (n, k); any behind the last type of a cluster                |
-| ``counts`` | machines of each, (n, k); 0 there                                                |
 """
 
 from __future__ import annotations
@@ -40,7 +35,8 @@ _MOST_OFFERS: Final = 6
 class MixedOffers:
     """Mixed clusters as offers with counts, one row a cluster."""
 
-    # offers, counts: (n, k); by rising type
+    # offers, counts: rows of the offers, (n, k), by rising type, any behind the last type of a
+    # cluster; and machines of each, 0 there
     offers: Integers
     counts: Integers
     # usd_per_h, once_usd: (n,); of all machines with their storage; paid whatever the time

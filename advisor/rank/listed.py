@@ -30,8 +30,8 @@ from advisor.estimate import (
 from advisor.jobs import Job, script_notes, stack_notes
 from advisor.planners.core import select
 from advisor.quantities import hours_text, percent_text, usd_text
-from advisor.rank.changes import advise
 from advisor.rank.front import CONFIDENCE, apart, distinct, near_any, pareto_front, spread_out
+from advisor.rank.probes import advise
 from advisor.rank.renting import WEIGHTS, Floats, Integers, Renting, asking_h
 from advisor.rank.rows import Rows, counted_out, price_rows
 from advisor.rank.search import AskedRows, mixed_rows, promising_columns

@@ -1,14 +1,7 @@
 """The steps of the whole job: what the hooks found, made into one number with a source.
 
-=========  ====================================================================================
-name       meaning
-=========  ====================================================================================
-fit        one training loop of a framework, told at its begin with the rounds it will make
-site       the line of the user's script that fits: a loop around it makes one fit a turn
-spread     |mean of the last fifth of the rounds seen / mean of all - 1|: how far the rounds to
-           come may be from those seen, as trees grow and searches reach larger models
-cores      busy cores between the first round and the last: CPU time over time not spent waiting
-=========  ====================================================================================
+What is given or stated counts first, then a framework's rounds (``count_rounds``), then the loops
+around a step (``of_loops``), then the script's arguments: in ``total_work``.
 """
 
 from __future__ import annotations
@@ -34,7 +27,16 @@ def has_rounds(events: Events) -> bool:
 def rounds_of(
     events: Events, step: StepTime | None, readings: Sequence[Reading], start_ns: int
 ) -> Rounds | None:
-    """Return what is known of the rounds; None if the steps are an optimizer's or the script's."""
+    """Return what is known of the rounds; None if the steps are an optimizer's or the script's.
+
+    ======  ====================================================================================
+    name    meaning
+    ======  ====================================================================================
+    spread  |mean of the last fifth of the rounds seen / mean of all - 1|: how far the rounds to
+            come may be from those seen, as trees grow and searches reach larger models
+    cores   busy cores between the first round and the last: CPU time over time not spent waiting
+    ======  ====================================================================================
+    """
     if step is None or not has_rounds(events):
         return None
     told = events.facts.get("fit", []) if events.clock == fmt.CLOCK_ROUND else []
@@ -90,6 +92,9 @@ def _spread(events: Events, step: StepTime) -> float:
 
 def count_rounds(events: Events, *, is_finished: bool) -> TotalWork | None:
     """Return the rounds of the whole job; None where its fits do not say.
+
+    A fit is one training loop of a framework, told at its begin with the rounds it will make. It
+    has a site: the line of the user's script that fits; a loop around it makes one fit a turn.
 
     ``is_finished``: whether the script ran to its own end, with hooks: then all rounds were seen.
     """

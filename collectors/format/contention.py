@@ -1,54 +1,8 @@
 """The correction of wall time for neighbours: one for every time that is recorded.
 
-=============  ================================================================================
-name           meaning, all of one stretch [ns]
-=============  ================================================================================
-wall           time on the monotonic clock
-delay          the main thread's waiting for a core (``run_delay``)
-pool           what the slowest other thread of its pool waited for a core
-awaited        what the slowest other process of the tree did, where the main thread waits for it
-blocked        what the main thread neither computed nor waited for a core
-kept           the part of the waiting that is the machine's or the job's own: a quota's
-               throttling, and what no neighbour can have caused
-wait           the part of the wall time inside the data loader
-wait delay     the main thread's waiting for a core in there
-workers        what one loader worker waited for a core, the mean of them
-active         what one of them computed or waited for a core, the mean of them
-chain          what all threads of all workers waited for a core, together
-least          the whole tree's processor time at least, spread over all its cores
-=============  ================================================================================
-
-A region of the pool ends with its last thread: while one waits for a core, the main thread waits
-for that one. It may sleep meanwhile, which is seen; or burn its time at the barrier, or wait for a
-core itself, which chance tells apart: a sleeper waits for nothing, so what is left of the pool's
-waiting fell on the rest of the time evenly::
-
-    idle       =  blocked - (wait - wait delay)
-    asleep     =  min(idle, pool)
-    beyond     =  asleep + (pool - asleep) (1 - delay / (wall - blocked))
-                  + min(idle - asleep, awaited)
-
-With k = kept / (delay + pool + awaited), the share that stays::
-
-    computing  =  wall - wait - (1 - k) (delay - wait delay + beyond)
-    paced      =  active - (1 - k) workers - computing
-    passed on  =  wait - (1 - k) (wait delay + chain)
-    waiting    =  max(0, paced, (1 - active / wall) passed on)
-    corrected  =  computing + waiting
-
-A loop is no faster than its workers, who take what they compute: what it gains in computing it may
-have to wait longer. Where they are done in time it waits only until a batch is passed on, by
-threads that wait for a core one after the other. Without workers nothing but its own waiting is
-taken off the loader's time.
-
-Who has more threads than cores waits for himself, mostly where the neighbours are waited for too.
-Which was which is not seen, but no neighbour computes for the tree::
-
-    corrected  =  max(corrected, min(least, wall))
-
-Neighbours also leave the caches cold: with r = ``LEFT_OVER`` for each time of waiting::
-
-    told       =  corrected / (1 + r (wall - corrected) / corrected)
+A ``Stretch`` is what was seen of a time, and names what the equations are of; ``correct`` is the
+law, of which ``_beyond`` tells what the main thread lost to others' waiting; ``own_share`` tells
+what no neighbour can have caused.
 """
 
 from __future__ import annotations
@@ -124,8 +78,26 @@ class Curve:
 class Stretch:
     """A stretch of wall time, or the sum of several, and the waiting for a core in it.
 
-    See the module's table; ``unseen_ns`` is waiting that may have cost time besides and cannot be
-    told: it is not taken out, it widens. [ns]
+    ==========  ================================================================================
+    name        meaning, all of one stretch [ns]
+    ==========  ================================================================================
+    wall        time on the monotonic clock
+    delay       the main thread's waiting for a core (``run_delay``)
+    pool        what the slowest other thread of its pool waited for a core
+    awaited     what the slowest other process of the tree did, where the main thread waits for it
+    blocked     what the main thread neither computed nor waited for a core
+    kept        the part of the waiting that is the machine's or the job's own: a quota's
+                throttling, and what no neighbour can have caused
+    wait        the part of the wall time inside the data loader
+    wait delay  the main thread's waiting for a core in there
+    workers     what one loader worker waited for a core, the mean of them
+    active      what one of them computed or waited for a core, the mean of them
+    chain       what all threads of all workers waited for a core, together
+    least       the whole tree's processor time at least, spread over all its cores
+    ==========  ================================================================================
+
+    ``unseen_ns`` is waiting that may have cost time besides and cannot be told: it is not taken
+    out, it widens. [ns]
     """
 
     wall_ns: float
@@ -174,7 +146,29 @@ class Corrected:
 
 
 def correct(seen: Stretch) -> Corrected:
-    """Take the neighbours out of a stretch; see the module's equations.
+    """Take the neighbours out of a stretch, whose table has the names.
+
+    With k = kept / (delay + pool + awaited), the share that stays, and beyond of ``_beyond``::
+
+        computing  =  wall - wait - (1 - k) (delay - wait delay + beyond)
+        paced      =  active - (1 - k) workers - computing
+        passed on  =  wait - (1 - k) (wait delay + chain)
+        waiting    =  max(0, paced, (1 - active / wall) passed on)
+        corrected  =  computing + waiting
+
+    A loop is no faster than its workers, who take what they compute: what it gains in computing it
+    may have to wait longer. Where they are done in time it waits only until a batch is passed on,
+    by threads that wait for a core one after the other. Without workers nothing but its own
+    waiting is taken off the loader's time.
+
+    Who has more threads than cores waits for himself, mostly where the neighbours are waited for
+    too. Which was which is not seen, but no neighbour computes for the tree::
+
+        corrected  =  max(corrected, min(least, wall))
+
+    Neighbours also leave the caches cold: with r = ``LEFT_OVER`` for each time of waiting::
+
+        told       =  corrected / (1 + r (wall - corrected) / corrected)
 
     Returns
     -------
@@ -213,6 +207,16 @@ def correct(seen: Stretch) -> Corrected:
 
 def _beyond(seen: Stretch, wall: float, delay: float, loading: float) -> float:
     """Return what others waited for a core while the main thread, which did not, waited for them.
+
+    A region of the pool ends with its last thread: while one waits for a core, the main thread
+    waits for that one. It may sleep meanwhile, which is seen; or burn its time at the barrier, or
+    wait for a core itself, which chance tells apart: a sleeper waits for nothing, so what is left
+    of the pool's waiting fell on the rest of the time evenly::
+
+        idle       =  blocked - (wait - wait delay)
+        asleep     =  min(idle, pool)
+        beyond     =  asleep + (pool - asleep) (1 - delay / (wall - blocked))
+                      + min(idle - asleep, awaited)
 
     ``loading`` is the main thread's time in the loader without its waiting for a core there.
     """

@@ -172,7 +172,7 @@ class Reading:
 
     ``gpu_*`` is None where there is no GPU or NVML; received and sent are over its bus. Fractions
     are in [0, 1]. ``rss_bytes`` is the sum over the processes; ``pss_bytes`` counts what they
-    share once (see ``watch.sampler``; None where an earlier version had not looked yet).
+    share once (see ``watch.proportional``; None where an earlier version had not looked yet).
     ``stolen_s`` is time that the hypervisor gave to others, over all processors; ``major_faults``
     page faults that went to disk, ``minor_faults`` those that did not (0 in recordings made before
     they were read). ``run_delay_s`` is the waiting for a core of all processes,

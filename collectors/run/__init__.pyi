@@ -1,8 +1,8 @@
-from .child import RecordingPlan as RecordingPlan
+from .interpreter import Interpreter as Interpreter
+from .interpreter import interpreter_for as interpreter_for
 from .notebooks import private_code as private_code
-from .runner import Interpreter as Interpreter
+from .recording_plan import RecordingPlan as RecordingPlan
 from .runner import become_agent as become_agent
-from .runner import interpreter_for as interpreter_for
 from .runner import plan_recording as plan_recording
 from .runner import profile as profile
 from .runner import rehearsed as rehearsed

@@ -39,24 +39,17 @@ from advisor.collectors.hooks.redaction import redacted
 from advisor.collectors.run.child import (
     NOT_STARTED,
     Child,
-    Ranks,
-    RecordingPlan,
-    SignalWait,
     accepts_hooks,
     allow_more_files,
     become_subreaper,
 )
-from advisor.collectors.run.monitor import (
-    PERIOD_S,
-    PREFIX,
-    Escalation,
-    Live,
-    Monitor,
-    RecordingLimits,
-    columns,
-    write,
-)
+from advisor.collectors.run.ending import Escalation, RecordingLimits
+from advisor.collectors.run.local_ranks import Ranks
+from advisor.collectors.run.monitor import Monitor
 from advisor.collectors.run.notebooks import remove_code
+from advisor.collectors.run.progress import PERIOD_S, PREFIX, Live, columns, write
+from advisor.collectors.run.recording_plan import RecordingPlan
+from advisor.collectors.run.signals import SignalWait
 from advisor.collectors.watch import (
     Groups,
     Processes,
@@ -361,7 +354,7 @@ class Agent:
         chosen = self._plan.options.get("interpreter")
         if not chosen or not self._child.code or (ended and ended.cause != "package"):
             return ""
-        from advisor.collectors.run.runner import missing_modules
+        from advisor.collectors.run.interpreter import missing_modules
 
         missing = missing_modules(chosen["path"], Path(self._plan.command[1]))
         if ended is not None and ended.what not in missing:

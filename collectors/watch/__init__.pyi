@@ -1,11 +1,11 @@
+from .abilities import host_abilities as host_abilities
+from .abilities import host_lines as host_lines
 from .benchmark import cached_benchmark as cached_benchmark
 from .benchmark import cached_or_measured as cached_or_measured
 from .benchmark import cached_sheets as cached_sheets
-from .benchmark import host_abilities as host_abilities
-from .benchmark import host_lines as host_lines
 from .benchmark import measure_and_remember as measure_and_remember
-from .benchmark import measure_sheets as measure_sheets
-from .benchmark import sheet_lines as sheet_lines
+from .device_sheet import measure_sheets as measure_sheets
+from .device_sheet import sheet_lines as sheet_lines
 from .host import Groups as Groups
 from .host import describe_host as describe_host
 from .network import INTERFACE as INTERFACE
@@ -16,6 +16,6 @@ from .portable import PortableTree as PortableTree
 from .processes import Processes as Processes
 from .processes import ProcessTree as ProcessTree
 from .processes import is_python as is_python
-from .sampler import Proportional as Proportional
+from .proportional import Proportional as Proportional
 from .sampler import Sampler as Sampler
-from .sampler import TouchedMemory as TouchedMemory
+from .touched import TouchedMemory as TouchedMemory

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from advisor.collectors.errors import RecordingError
-from advisor.collectors.watch.probes import by_interface
+from advisor.collectors.watch.tcp import by_interface
 
 BURST_BYTES: Final = 64 * 1024  # one GSO segment: the least that lets the bucket pass full packets
 QUEUE_MS: Final = 200

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from advisor.collectors.format.recording import read_touched
-from advisor.collectors.watch.sampler import LENGTHS_NS, TouchedMemory
+from advisor.collectors.watch.touched import LENGTHS_NS, TouchedMemory
 from advisor.lab import frame
 from advisor.planners.core.errors import MIB
 from advisor.planners.systems.working_set import (

@@ -128,7 +128,7 @@ def targets() -> dict[str, Target]:
     from advisor.catalogue import parse_gpus
     from advisor.catalogue.overrides import read_rules
     from advisor.gate import read_submission
-    from advisor.gate.submissions import directives
+    from advisor.gate.sbatch import directives
     from advisor.jobs.describe import read_model
     from advisor.jobs.load import read_job
     from advisor.jobs.runs import read_runs

@@ -1,17 +1,4 @@
-"""Training services of clouds: SageMaker, Azure Machine Learning and Vertex AI.
-
-SageMaker, read against botocore 1.44 (``CreateTrainingJob``): the request of a training job, and
-the script that its containers run. JSON has no comments: the answer's numbers are tags. The
-container finds its peers in ``resourceconfig.json``, as SageMaker writes it.
-
-Azure Machine Learning, read against azure-ai-ml 1.35 (``load_job``): a command job on serverless
-compute of the pick's type. It starts one process a machine, which starts the layout's ranks
-itself; ``MASTER_ADDR`` is set by the service.
-
-Vertex AI, read against google-cloud-aiplatform 2.7 (``CustomJobSpec``): a custom job, with a pool
-for the first machine and one for the rest. Vertex tells the containers of one another in
-``CLUSTER_SPEC``.
-"""
+"""Training services of clouds: SageMaker, Azure Machine Learning and Vertex AI."""
 
 from __future__ import annotations
 
@@ -47,7 +34,12 @@ LONGEST_S: Final = 2_419_200
 
 
 def sagemaker_write(pick: Pick, launch: Launch, values: Mapping[str, str]) -> Exported:
-    """Return the request and the script; spot jobs wait and run twice the time at most."""
+    """Return the request and the script; spot jobs wait and run twice the time at most.
+
+    SageMaker, read against botocore 1.44 (``CreateTrainingJob``): the request of a training job,
+    and the script that its containers run. JSON has no comments: the answer's numbers are tags.
+    The container finds its peers in ``resourceconfig.json``, as SageMaker writes it.
+    """
     place = f"{values['bucket'].rstrip('/')}/{job_name(pick.run)}"
     code = shlex.quote(f"{place}/code")
     longest_s = min(pick.longest_s, LONGEST_S)
@@ -107,7 +99,12 @@ _AZURE_FILE: Final = "job.yml"
 
 
 def azureml_write(pick: Pick, launch: Launch, values: Mapping[str, str]) -> Exported:
-    """Return the command job; low-priority machines for spot."""
+    """Return the command job; low-priority machines for spot.
+
+    Azure Machine Learning, read against azure-ai-ml 1.35 (``load_job``): a command job on
+    serverless compute of the pick's type. It starts one process a machine, which starts the
+    layout's ranks itself; ``MASTER_ADDR`` is set by the service.
+    """
     found = documents(
         "azureml", pick, launch, **values, command=launch.shell("$MASTER_ADDR"),
         instance_type=pick.rented.instance_type,
@@ -128,7 +125,12 @@ _VERTEX_MASTER: Final = f"$(python -c \"{_READ}['workerpool0'][0].split(':')[0])
 
 
 def vertex_write(pick: Pick, launch: Launch, values: Mapping[str, str]) -> Exported:
-    """Return the job's specification, as ``gcloud ai custom-jobs create --config`` takes it."""
+    """Return the job's specification, as ``gcloud ai custom-jobs create --config`` takes it.
+
+    Vertex AI, read against google-cloud-aiplatform 2.7 (``CustomJobSpec``): a custom job, with a
+    pool for the first machine and one for the rest. Vertex tells the containers of one another in
+    ``CLUSTER_SPEC``.
+    """
     job, pool = documents(
         "vertex", pick, launch, **values, machine=_vertex_machine(pick.rented),
         command=launch.shell(_VERTEX_MASTER, folder=values["folder"]), count=1,
