@@ -158,7 +158,7 @@ def test_paced_work_piles_up_as_the_recurrence_says(cores: list[float], quota: f
 def test_the_oracle_reserves_what_is_used(cores: list[float]) -> None:
     run = usage(cores)
     found = replay(run, Oracle(run))
-    assert found.slowdown == 1.0
+    assert found.slowdown == pytest.approx(1.0)
     assert found.oom == 0
     assert found.slack_core_h * 3600 == pytest.approx(0.0, abs=1e-4)
 

@@ -23,7 +23,6 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -632,9 +631,7 @@ def thinned(catalogue: Catalogue, offers: int, seed: int = 0) -> Catalogue:
     _, kind, sizes = np.unique(names, return_inverse=True, return_counts=True)
     weight = 1.0 / sizes[kind]
     rows = random.choice(len(prices), offers, replace=False, p=weight / weight.sum())
-    fewer = copy(catalogue)
-    fewer.prices = prices.take(np.sort(rows))
-    return fewer
+    return replace(catalogue, prices=prices.take(np.sort(rows)))
 
 
 def tried(
