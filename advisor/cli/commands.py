@@ -174,7 +174,7 @@ def _write_panels(command: Any, ctx: Any, formatter: Any) -> None:
             continue
         if param.param_type_name == "argument":
             arguments.append(row)
-        elif param.name != "help":
+        elif "--help" not in param.opts:
             panels[getattr(param, "rich_help_panel", None) or OPTIONS].append(row)
         else:
             (*_, last) = [OPTIONS, *(name for name, rows in panels.items() if rows)]
