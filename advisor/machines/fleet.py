@@ -45,13 +45,12 @@ _CUDA_VENDORS: Final = ("NVIDIA", "AMD")
 LATENCY_S: Final = {"nvlink": 6e-6, "host": 20e-6, "ethernet": 48e-6, "rdma": 15e-6}
 
 
-# What tells machines of two types apart for every way of training.
-_TELL_APART: Final = (
-    "device", "per_node", "domain_machines", "is_accelerated", "is_supported", "intra_bytes_per_s",
-    "intra_latency_s", "network_bytes_per_s", "network_latency_s", "is_rdma", "vcpus",
-    "core_speed", "memory_bytes", "cpu_baseline", "cpu_launch_h", "cpu_surplus_usd_per_h",
-    "is_network_assumed", "network_log_sd",
-)  # fmt: skip
+# Numbers of a type that no way of training reads: what they say stands in the device's columns. A
+# column that is added tells types apart until it is named here.
+_NOT_READ: Final = frozenset({
+    "accelerator_count", "accelerator_memory_bytes", "network_burst_bytes_per_s",
+    "intra_node_bytes_per_s", "host_device_bytes_per_s", "local_ssd_bytes",
+})  # fmt: skip
 
 
 def alike(fleet: TypeColumns, type_index: Integers) -> tuple[Integers, Integers]:
@@ -64,10 +63,12 @@ def alike(fleet: TypeColumns, type_index: Integers) -> tuple[Integers, Integers]
     first, place : integer arrays of shape (k,) and (n,)
         Types among ``type_index``, rising; and which of them stands for each.
     """
-    columns = [getattr(fleet, name)[type_index].astype(float) for name in _TELL_APART]
-    facts = np.ascontiguousarray(
-        np.column_stack(columns) + 0.0
-    )  # no negative zeros: bytes are compared
+    columns = [
+        column[type_index].astype(float)
+        for name, column in fleet.by_name().items()
+        if name not in _NOT_READ and column.dtype.kind != "U"
+    ]
+    facts = np.ascontiguousarray(np.column_stack(columns) + 0.0)  # no -0.0: bytes are compared
     rows = facts.view(np.dtype((np.void, facts.dtype.itemsize * facts.shape[1]))).ravel()
     _, at, place = np.unique(rows, return_index=True, return_inverse=True)
     order = np.argsort(at)
