@@ -296,8 +296,7 @@ def interruptions(completion: Completion, row: int, count: int) -> tuple[str, ..
 def whole_run(completion: Completion, row: int) -> tuple[str, ...]:
     """Say what a whole run of this size adds, where it is worth a word."""
     stalls_s = float(completion.parts_s["whole_run"][row])
-    total_s = sum(float(part[row]) for part in completion.parts_s.values())
-    added = stalls_s / (total_s - float(completion.before_s[row]) - stalls_s)
+    added = stalls_s / (float(completion.from_first_step_s[row]) - stalls_s)
     if not added >= NEGLIGIBLE_FRACTION:
         return ()
     return (

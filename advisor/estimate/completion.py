@@ -129,6 +129,11 @@ class Completion:
         """What is over before the first step [s]."""
         return self.parts_s["start_up"] + self.parts_s["data_in"]
 
+    @property
+    def from_first_step_s(self) -> Floats:
+        """What the expected time is from the first step on [s]."""
+        return self.finish_h[:, 1] * HOUR_S - self.before_s
+
     def way_of(self, row: int) -> CompletionWay:
         """Return how the job of one row is completed."""
         return COMPLETIONS[int(self.way[row])]
@@ -287,8 +292,9 @@ def on_spot(
     """
     factors, log_sds = whole_run(job, columns, law)
     factor, save_s = factors[rows], save_of_rows_s(job, columns)[rows]
+    work_s = columns.step_s[rows] * job.paid_steps
     spot = spot_completion(
-        columns.step_s[rows] * job.paid_steps,
+        work_s,
         history=packaged_spot_history(),
         nodes=columns.count[rows],
         checkpoint_s=save_s,
@@ -296,17 +302,15 @@ def on_spot(
         hazard=hazards(bands),
     )
     error = np.hypot(columns.log_sd[rows], log_sds[rows])
-    work_s = columns.step_s[rows] * job.paid_steps
     # The replays are tabulated at rounded restart times; no job is done before its work is.
     least_s = work_s + restart_s(columns)[rows]
     finish_s = np.maximum(spot.finish_s, least_s[:, None]) * factor[:, None]
     billed_s = np.maximum(spot.billed_s, least_s[:, None]) * factor[:, None]
     paid_s = np.maximum(spot.billed_mean_s, least_s) * factor
     interval_s = np.broadcast_to(spot.checkpoint_interval_s, rows.shape)
-    hours = paid_s / HOUR_S
     return replayed(
         job, columns, rows, finish_s, billed_s, paid_s, interval_s, factor, error, coverage,
-        **steady_kind("spot", hours),
+        **steady_kind("spot", paid_s / HOUR_S),
     )  # fmt: skip
 
 

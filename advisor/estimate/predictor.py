@@ -290,7 +290,7 @@ class Predictor:
         is_endless = job.total_source == NO_LENGTH
         work_h = np.inf if is_endless else columns.step_s * job.paid_steps / HOUR_S
         slower = slowed_by_baseline(
-            job, fleet or self.fleet_of(job), columns.type_index,
+            job, self.fleet_of(job) if fleet is None else fleet, columns.type_index,
             np.broadcast_to(work_h, columns.step_s.shape),
         )  # fmt: skip
         return replace(columns, step_s=columns.step_s * slower)

@@ -244,7 +244,7 @@ def figures_of(
         phases = max(round(job.total_steps * batch / dataset), 1)
     columns = predictor.step_columns(job, np.full(counts.shape, row.index), counts)
     done = on_demand(job, columns, 0.9)
-    besides = (sum(done.parts_s.values()) - done.before_s) / done.parts_s["steps"] - 1.0
+    besides = done.from_first_step_s / done.parts_s["steps"] - 1.0
     layouts = tuple(_layout_name(columns, at) for at in np.flatnonzero(runs).tolist())
     # The state goes out as one layout keeps it, and in as the other needs it.
     link = predictor.fleet.network_bytes_per_s[row.index]

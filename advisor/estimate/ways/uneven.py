@@ -323,14 +323,11 @@ def uneven_state(case: OnGroups) -> Answer:
     # Of the computation: unit inputs and one live unit, by micro-batch.
     each = table.kept_bytes(1, "recomputed").sum() + table.live_bytes(1, "recomputed")
     input_bytes = model.work.input_bytes_per_sample
+    state = model_state(work.parameter_bytes, work.gradient_bytes, work.optimizer_state_bytes)
     job = UnevenJob(
         global_batch=case.global_batch,
         layers=layers,
-        state_bytes=float(
-            model_state(
-                work.parameter_bytes, work.gradient_bytes, work.optimizer_state_bytes
-            ).device_bytes
-        ),
+        state_bytes=float(state.device_bytes),
         compute_bytes=tuple(model.memory.slack * np.arange(1.0, 9.0) * (each + input_bytes)),
         all_gather_s=gather,
         reduce_scatter_s=gather,
