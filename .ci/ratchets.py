@@ -41,7 +41,7 @@ BOUNDS = HERE / "ratchets.txt"
 GROWS, MOST_ALLOWED = "code_lines", 1_500
 MACHINES = {
     "Accelerator", "AcceleratorPart", "Cluster", "ClusterGroup", "Configuration",
-    "ContainerOffer", "Device", "Fleet", "InstanceType", "Instances", "MachineHere",
+    "ContainerOffer", "Device", "DeviceSheet", "Fleet", "InstanceType", "Instances", "MachineHere",
     "Machines", "NamedCluster", "Node", "Offer", "OfferColumns", "Place", "PriceColumns",
     "PriceRow", "RecordedMachine", "Rule", "TypeColumns", "TypeRow",
 }  # fmt: skip

@@ -25,7 +25,9 @@ from advisor.planners.core.errors import PlanningError
 
 NUMBERS = st.floats(0.0, 1e28, allow_nan=False)
 PLAIN: dict[Any, st.SearchStrategy[Any]] = {
-    float: NUMBERS, int: st.integers(1, 10**9), str: st.text(max_size=5),
+    # Sizes of most nouns are not 0.
+    float: NUMBERS, int: st.one_of(st.integers(1, 10**9), st.integers(0, 10**9)),
+    str: st.text(max_size=5),
     bool: st.booleans(), type(None): st.none(),
 }  # fmt: skip
 
