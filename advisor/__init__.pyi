@@ -6,6 +6,7 @@ from .answer import Estimate as Estimate
 from .answer import Offer as Offer
 from .answer import Recommendation as Recommendation
 from .api import advise as advise
+from .api import fit as fit
 from .api import recommend as recommend
 from .api import report_page as report_page
 from .ask import Question as Question

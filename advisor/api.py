@@ -27,6 +27,7 @@ from advisor.estimate import (
 )
 from advisor.jobs import Job, check_length, load_job
 from advisor.quantities import QUANTILES, parse_rate
+from advisor.rank import Fitting, fitting
 from advisor.rank import recommend as rank
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from advisor.planners.systems import MeasuredPair
 
 __all__ = [
-    "advise", "advised", "answer", "estimate", "find_job", "job_of", "job_to_advise", "load_job",
+    "advise", "advised", "answer", "estimate", "find_job", "fit", "job_of", "job_to_advise", "load_job",
     "ranked", "recommend", "report_data", "report_page",
 ]  # fmt: skip
 
@@ -77,6 +78,35 @@ def recommend(
     """
     job = run if isinstance(run, Job) else None
     return answer(_question(run, asked), job=job, predictor=predictor)
+
+
+def fit(
+    run: Job | Question | str | Path | None = None,
+    *,
+    gpu: str | None = None,
+    on: str | None = None,
+    count: int = 1,
+    predictor: Predictor | None = None,
+    **asked: Any,
+) -> Fitting:
+    """Say what makes a job fit in memory: changes in order, what each gains and costs.
+
+    Raises UsageError if not exactly one of ``on`` and ``gpu`` is given, or a value makes no sense.
+    Raises DoesNotRunError if the job cannot run there for another reason than memory.
+
+    Parameters
+    ----------
+    gpu : str, optional
+        An accelerator of any provider.
+    on : str, optional
+        A machine type, ``"g5.xlarge"`` or ``"aws:g5.xlarge"``.
+    count : int, default 1
+        Accelerators, or machines.
+    """
+    question = _question(run, asked)
+    job = run if isinstance(run, Job) else None
+    known = predictor or _predictor(question)
+    return fitting(question, known, gpu=gpu, on=on, count=count, job=job)
 
 
 def advise(

@@ -284,6 +284,34 @@ class Predict(Printed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Fit(Printed):
+    """Say what makes a job fit in memory: changes in order, what each gains and costs.
+
+    Shows what each change gains alone, how it is written for the job's stack, the cheapest machine
+    that holds the job, and the largest micro-batch and sequence. Exit code 3 means that no change
+    makes it fit.
+    """
+
+    # fmt: off
+    question: Question = asked(JOB, PRICES, LAYOUT, SETUP)
+    on: str | None = option("Machine type: g5.xlarge or aws:g5.xlarge.")
+    gpu: str | None = option("Accelerator of any provider: L4, H100, MI300X.")
+    count: int = option("Number of machines (--on), or of accelerators (--gpu).", default=1)
+    # fmt: on
+
+    def __call__(self) -> None:
+        with waiting("asking with every change", is_quiet=self.as_json):
+            found = rank.fitting(
+                self.question, predictor_of(self.question), gpu=self.gpu, on=self.on,
+                count=self.count,
+            )  # fmt: skip
+        record, width = found.to_record(), shutil.get_terminal_size().columns
+        put(record, partial(words.fitting_text, record, width=width), as_json=self.as_json)
+        if not found.fits and not found.can_fit:
+            raise typer.Exit(3)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Recommend(Drawn):
     """Recommend what to rent for a job, by training time and cost.
 

@@ -31,6 +31,7 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
     "ui": ("hand_over.ServeUi", "Show the recommendation in the browser, with controls."),
     "advise": ("answers.Advise", "Suggest changes to a job, and what each saves."),
     "predict": ("answers.Predict", "Estimate one job on one configuration."),
+    "fit": ("answers.Fit", "Say what makes a job fit in memory, and what it costs."),
     "catalogue": ("catalogue.app", "List, show and update the offers of the cloud providers."),
     "plan": ("answers.PlanLayout", "Lay a job out on machines you name; print what to run."),
     "export": ("hand_over.Export", "Write a recommendation as a file that another tool runs."),

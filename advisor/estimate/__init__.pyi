@@ -21,6 +21,7 @@ from .completion import on_demand as on_demand
 from .completion import on_spot as on_spot
 from .completion import restart_s as restart_s
 from .completion import steps_within as steps_within
+from .estimate import accelerator_named as accelerator_named
 from .estimate import estimate_here as estimate_here
 from .estimate import estimate_on_gpu as estimate_on_gpu
 from .estimate import estimate_on_type as estimate_on_type

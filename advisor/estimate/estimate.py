@@ -150,7 +150,7 @@ def estimate_on_gpu(
             f"{job.name} has no training steps, so no accelerator speeds it up",
             hint="name a machine: --on g5.xlarge",
         )
-    device = _accelerator(gpu)
+    device = accelerator_named(gpu)
     card = Offer(
         provider="", instance_type=device.name, region="", pricing="given",
         price_usd_per_h=math.nan, accelerator=device.name, accelerators=1.0, vcpus=0,
@@ -254,7 +254,11 @@ def _check_count(count: int) -> None:
         raise UsageError(f"--count {count} is out of range", hint="give 1 or more")
 
 
-def _accelerator(name: str) -> Device:
+def accelerator_named(name: str) -> Device:
+    """Return an accelerator by name.
+
+    Raises UsageError if there is none of that name.
+    """
     device = suite_device(name)
     if device is None:
         known = list(accelerator_devices())

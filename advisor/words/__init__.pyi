@@ -1,5 +1,6 @@
 from .catalogue_tables import VIEWS as VIEWS
 from .catalogue_tables import other_prices as other_prices
+from .fitting import fitting_text as fitting_text
 from .pieces import PICKS as PICKS
 from .pieces import answer_line as answer_line
 from .pieces import card_name as card_name
