@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from advisor.planners.systems import MeasuredPair
 
 __all__ = [
-    "advise", "advised", "answer", "estimate", "find_job", "fit", "job_of", "job_to_advise", "load_job",
-    "ranked", "recommend", "report_data", "report_page",
+    "advise", "advised", "answer", "estimate", "find_job", "fit", "job_of", "job_to_advise",
+    "load_job", "ranked", "recommend", "report_data", "report_page",
 ]  # fmt: skip
 
 Beside = Callable[[Job, Recommendation, Predictor], Mapping[str, Any] | None]

@@ -1,5 +1,5 @@
-from .fitting import Fitting as Fitting
-from .fitting import fitting as fitting
+from .fit import Fitting as Fitting
+from .fit import fitting as fitting
 from .front import broken as broken
 from .given import PlanQuestion as PlanQuestion
 from .given import plan as plan

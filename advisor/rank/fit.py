@@ -344,7 +344,7 @@ class _Tries:
         return tuple(line for line in new if line not in old)
 
     def _started(self, asked: _Asked) -> list[str]:
-        space = layout_space(self._read(asked.given).layout, SPACE)
+        space = layout_space(self._read(asked.given).layout, SPACE) or SPACE
         case = self._predictor.case(asked.job, fleet=self._roomy, space=space)
         found, _ = commands(
             case, self._row, asked.layout, group=self._where, nodes=self._count, space=space
@@ -360,10 +360,8 @@ class _Tries:
     def _smallest(self, job: Job) -> Configuration | None:
         """Return the machine that holds the job as asked for the least money an hour."""
         known, space = self._predictor, layout_space(self._question.layout, SPACE)
-        fleet, offers = (
-            known.fleet_of(job),
-            known.catalogue.select(OfferFilter(pricing=("on-demand",))),
-        )
+        fleet = known.fleet_of(job)
+        offers = known.catalogue.select(OfferFilter(pricing=("on-demand",)))
         seen: set[tuple[int, int]] = set()
         for offer in range(len(offers)):  # the cheapest first
             row = int(offers.type_index[offer])
