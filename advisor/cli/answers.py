@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from collections.abc import Mapping
@@ -248,6 +249,8 @@ class Predict(Printed):
     save_job: Path | None = option("Also write the job to this file.")
     explain: bool = option("With --on: show which features changed the learned time and cost.",
         default=False, panel=OUTPUT)
+    trace: Path | None = option("Also write the predicted step as a Chrome trace, which Perfetto "
+        "opens: one lane a rank.", panel=OUTPUT)
     # fmt: on
 
     def __call__(self) -> None:
@@ -273,6 +276,8 @@ class Predict(Printed):
                 completion=question.completion,
                 known_network=question.constraints.known_network, predictor=predictor(),
             )  # fmt: skip
+        if self.trace is not None:
+            self._write_trace(predictor(), wanted, self.trace)
         record = {"schema_version": answer.SCHEMA_VERSION, **found.to_record()}
         if self.explain and self.on is not None:
             provider, _, name = self.on.rpartition(":")
@@ -281,6 +286,12 @@ class Predict(Printed):
             )
         width = shutil.get_terminal_size().columns
         put(record, partial(words.prediction_text, record, width=width), as_json=self.as_json)
+
+    def _write_trace(self, predictor: estimate.Predictor, job: jobs.Job, path: Path) -> None:
+        place = estimate.machines_asked(predictor, job, on=self.on, gpu=self.gpu, count=self.count)
+        found = report.step_trace(predictor, job, place, self.question.layout)
+        path.write_text(json.dumps(found), encoding="utf-8")
+        typer.echo(f"wrote {path}: open it in ui.perfetto.dev", err=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

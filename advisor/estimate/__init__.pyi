@@ -21,12 +21,12 @@ from .completion import on_demand as on_demand
 from .completion import on_spot as on_spot
 from .completion import restart_s as restart_s
 from .completion import steps_within as steps_within
-from .estimate import accelerator_named as accelerator_named
 from .estimate import estimate_here as estimate_here
 from .estimate import estimate_on_gpu as estimate_on_gpu
 from .estimate import estimate_on_type as estimate_on_type
 from .estimate import group_candidate as group_candidate
 from .estimate import machine_at_hand as machine_at_hand
+from .estimate import machines_asked as machines_asked
 from .estimate import moved_by as moved_by
 from .knowledge.known import JOB_NAMES as JOB_NAMES
 from .knowledge.known import find_job as find_job

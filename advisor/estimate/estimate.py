@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from advisor.answer import Answer, Candidate, CompletionWay, Configuration, Offer, to_record
-from advisor.catalogue import Catalogue, Offers, Pricing, TableRow
+from advisor.catalogue import Catalogue, Offers, Pricing, TableRow, TypeColumns
 from advisor.collectors.watch import (
     cached_benchmark,
     cached_or_measured,
@@ -150,7 +150,7 @@ def estimate_on_gpu(
             f"{job.name} has no training steps, so no accelerator speeds it up",
             hint="name a machine: --on g5.xlarge",
         )
-    device = accelerator_named(gpu)
+    device = _accelerator(gpu)
     card = Offer(
         provider="", instance_type=device.name, region="", pricing="given",
         price_usd_per_h=math.nan, accelerator=device.name, accelerators=1.0, vcpus=0,
@@ -254,11 +254,31 @@ def _check_count(count: int) -> None:
         raise UsageError(f"--count {count} is out of range", hint="give 1 or more")
 
 
-def accelerator_named(name: str) -> Device:
-    """Return an accelerator by name.
+def machines_asked(
+    predictor: Predictor, job: Job, *, on: str | None = None, gpu: str | None = None,
+    count: int = 1,
+) -> tuple[TypeColumns, int, int, str]:  # fmt: skip
+    """Return machines, the row and number of those that are meant, and what they are called.
 
-    Raises UsageError if there is none of that name.
+    Raises UsageError if not exactly one of ``on`` and ``gpu`` is given, or one is unknown.
     """
+    if (gpu is None) == (on is None):
+        raise UsageError("name either --on or --gpu", hint="--gpu RTX-4090, or --on aws:g5.xlarge")
+    _check_count(count)
+    if on == PROVIDER:
+        device, _, _ = machine_here(job, measures=False)
+        row = predictor.catalogue.accelerators.get(device.name)
+        return lone_fleet(device, 1, row), 0, 1, "this machine"
+    if gpu is not None:
+        device = _accelerator(gpu)
+        fleet, machines = lone_machines(device, count, predictor.catalogue)
+        return fleet, 0, machines, f"{count} x {device.name}"
+    provider, _, name = str(on).rpartition(":")
+    found = predictor.catalogue.instance_type(name, provider=provider or None)
+    return predictor.fleet_of(job), found.index, count, f"{count} x {found.name}"
+
+
+def _accelerator(name: str) -> Device:
     device = suite_device(name)
     if device is None:
         known = list(accelerator_devices())

@@ -21,20 +21,19 @@ import numpy as np
 
 from advisor.answer import SCHEMA_VERSION, Configuration, Recorded
 from advisor.ask import ENTRIES, Question, flag_of, layout_space
-from advisor.catalogue import OfferFilter, TypeColumns
+from advisor.catalogue import OfferFilter, Pricing, TypeColumns
 from advisor.errors import AdvisorError, DoesNotRunError, UsageError
 from advisor.estimate import (
     SPACE,
     Predictor,
     TimeColumns,
-    accelerator_named,
     commands,
     job_of,
+    machines_asked,
     offer_of,
 )
 from advisor.estimate import refusal as why_refused
 from advisor.jobs import Job
-from advisor.machines import lone_machines
 from advisor.planners.core import GIB, OFFLOADS, Layout, PlanningError
 from advisor.planners.step import Devices
 
@@ -147,26 +146,9 @@ def fitting(
     Raises UsageError if not exactly one of ``gpu`` and ``on`` is given, or the job has no steps;
     DoesNotRunError if it cannot run there for another reason than memory.
     """
-    tries = _Tries(question, predictor, _place(predictor, gpu, on, count), job)
-    return tries.found()
-
-
-def _place(
-    predictor: Predictor, gpu: str | None, on: str | None, count: int
-) -> tuple[TypeColumns, int, int, str]:
-    """Return machines, the row and number of those that are meant, and what they are called."""
-    if (gpu is None) == (on is None):
-        raise UsageError("name either --on or --gpu", hint="--gpu RTX-4090, or --on aws:g5.xlarge")
-    if count < 1:
-        raise UsageError(f"--count {count} is out of range", hint="give 1 or more")
-    if gpu is not None:
-        device = accelerator_named(gpu)
-        fleet, machines = lone_machines(device, count, predictor.catalogue)
-        return fleet, 0, machines, f"{count} x {device.name}"
-    assert on is not None
-    provider, _, name = on.rpartition(":")
-    row = predictor.catalogue.instance_type(name, provider=provider or None)
-    return predictor.fleet, row.index, count, f"{count} x {row.name} ({row.provider})"
+    known = job_of(question.job, question.setup, job=job, catalogue=lambda: predictor.catalogue)
+    place = machines_asked(predictor, known, on=on, gpu=gpu, count=count)
+    return _Tries(question, predictor, place, job).found()
 
 
 class _Tries:
@@ -361,7 +343,7 @@ class _Tries:
         """Return the machine that holds the job as asked for the least money an hour."""
         known, space = self._predictor, layout_space(self._question.layout, SPACE)
         fleet = known.fleet_of(job)
-        offers = known.catalogue.select(OfferFilter(pricing=("on-demand",)))
+        offers = known.catalogue.select(OfferFilter(pricing=_ON_DEMAND))
         seen: set[tuple[int, int]] = set()
         for offer in range(len(offers)):  # the cheapest first
             row = int(offers.type_index[offer])
@@ -395,6 +377,7 @@ class _Tries:
         return value
 
 
+_ON_DEMAND: Final[tuple[Pricing, ...]] = ("on-demand",)
 _HINT: Final = "choose another type, count or precision"
 # Words of a layout, and those that any job has.
 _OF_LAYOUT: Final = ("recompute", "micro_batch", "zero", "offload", "tp", "pp", "cp")

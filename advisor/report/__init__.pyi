@@ -1,3 +1,4 @@
+from .chrome_trace import step_trace as step_trace
 from .page import GENERATOR as GENERATOR
 from .page import answer_page as answer_page
 from .page import asset as asset

@@ -17,6 +17,7 @@ from .own_runs import from_logarithms as from_logarithms
 from .own_runs import logarithms as logarithms
 from .own_runs import sensitivity as sensitivity
 from .pipeline import bubble_fraction as bubble_fraction
+from .pipeline import pass_times as pass_times
 from .pipeline import replay_s as replay_s
 from .pipeline import timeline as timeline
 from .problem import Found as Found
@@ -33,6 +34,7 @@ from .stage_cuts import partition as partition
 from .time import data_parallel_s as data_parallel_s
 from .time import fixed_s as fixed_s
 from .time import optimizer_s as optimizer_s
+from .time import stage_times as stage_times
 from .time import step_times as step_times
 from .time import update_s as update_s
 from .unit_search import INDISTINGUISHABLE as INDISTINGUISHABLE

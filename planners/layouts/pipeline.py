@@ -176,9 +176,33 @@ class TimedPass:
     micro_batch: int
     chunk: int
     is_backward: bool
-    # begin, end: times in forward passes of a whole stage
+    # begin, end: times in the unit of what was handed in
     begin: float
     end: float
+
+
+def pass_times(
+    forward_s: Sequence[float], backward_s: Sequence[float], micro_batches: int, *,
+    schedule: Schedule = "1f1b", virtual_stages: int = 1,
+) -> tuple[TimedPass, ...]:  # fmt: skip
+    """Return every pass of one step, a device after the other; times as of ``replay_s``.
+
+    Raises PlanningError if the schedule cannot be run with that many micro-batches.
+    """
+    none = [0.0] * len(forward_s)
+    ended = _pass_ends(forward_s, backward_s, none, micro_batches, schedule, virtual_stages)
+    return tuple(
+        TimedPass(
+            stage=stage,
+            micro_batch=micro_batch,
+            chunk=chunk,
+            is_backward=is_backward,
+            begin=end - (backward_s if is_backward else forward_s)[stage] / virtual_stages,
+            end=end,
+        )
+        for stage, passes in enumerate(ended)
+        for (is_backward, micro_batch, chunk), end in passes.items()
+    )
 
 
 def timeline(
@@ -198,17 +222,5 @@ def timeline(
     >>> [(one.stage, one.begin, one.end) for one in timeline(2, 1)]
     [(0, 0.0, 1.0), (0, 4.0, 6.0), (1, 1.0, 2.0), (1, 2.0, 4.0)]
     """
-    alike = [1.0] * stages, [BACKWARD] * stages, [0.0] * stages
-    ended = _pass_ends(*alike, micro_batches, schedule, virtual_stages)
-    return tuple(
-        TimedPass(
-            stage=stage,
-            micro_batch=micro_batch,
-            chunk=chunk,
-            is_backward=is_backward,
-            begin=end - (BACKWARD if is_backward else 1.0) / virtual_stages,
-            end=end,
-        )
-        for stage, passes in enumerate(ended)
-        for (is_backward, micro_batch, chunk), end in passes.items()
-    )
+    alike = [1.0] * stages, [BACKWARD] * stages
+    return pass_times(*alike, micro_batches, schedule=schedule, virtual_stages=virtual_stages)
