@@ -26,7 +26,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
-from statistics import NormalDist
 from typing import Final, Literal
 
 import numpy as np
@@ -137,9 +136,9 @@ def without_terms(terms: Ledger, unseen: tuple[Term, ...] = ()) -> Floats:
 
 
 def deviation_bytes(
-    terms: Ledger, constants: MemoryConstants, unseen: tuple[Term, ...] = ()
+    terms: Ledger, constants: MemoryConstants, unseen: tuple[Term, ...] = UNSEEN["needed"]
 ) -> Floats:
-    """Return one standard deviation of the sum of the same terms [bytes].
+    """Return one standard deviation of the sum of the terms but for some [bytes].
 
     Terms of one kind err alike (one formula, one allocator), kinds on their own.
     """
@@ -270,7 +269,9 @@ def layer_activation_bytes(shapes: Shapes, layouts: Layouts, software: Software)
     )
     # torchtitan's selective recomputation keeps every second product's output.
     kept = np.where((recompute == 1) & (skipped > 0), 1 - skipped, 1.0)
-    per_token = per_token * kept + np.where(kept < 1, 0.0, _elementwise_bytes(shapes, layouts, software))
+    per_token = per_token * kept + np.where(
+        kept < 1, 0.0, _elementwise_bytes(shapes, layouts, software)
+    )
     return np.asarray(tokens * per_token * software.activation_scale)
 
 
@@ -510,31 +511,20 @@ def memory_bytes(
 
 
 def needed_bytes(
-    shapes: Shapes,
-    layouts: Layouts,
-    software: Software,
-    constants: MemoryConstants | None = None,
-    *,
-    stage: StageAsked = "fullest",
+    shapes: Shapes, layouts: Layouts, software: Software,
+    constants: MemoryConstants | None = None, *, stage: StageAsked = "fullest",
     held: Floats | None = None,
-    sureness: float = 0.5,
-) -> Floats:
+) -> Floats:  # fmt: skip
     """Return what the fullest device, or one of the first stage, must have room for [bytes].
 
     Less than ``memory_bytes``, which is what a monitor shows: PyTorch's allocator keeps what was
     freed as long as there is room, and gives it back where an allocation would fail otherwise
     (``torch.cuda.memory``). What it cannot give back is the margin's (``kept_free_bytes``).
 
-    ``sureness``: probability that no more is needed; the median by default.
+    ``held``: micro-batches whose activations the stage holds; ``in_flight`` by default.
     """
-    fixed = constants or MemoryConstants()
-    terms = ledger(shapes, layouts, software, fixed, stage=stage, held=held)
-    unseen = UNSEEN["needed"]
-    needed = without_terms(terms, unseen)
-    if sureness == 0.5:
-        return needed
-    deviation = deviation_bytes(terms, fixed, unseen)
-    return np.asarray(needed * np.exp(NormalDist().inv_cdf(sureness) * deviation / needed))
+    terms = ledger(shapes, layouts, software, constants, stage=stage, held=held)
+    return without_terms(terms, UNSEEN["needed"])
 
 
 def _at_peak(terms: Ledger, shapes: Shapes, layouts: Layouts, software: Software) -> Ledger:
