@@ -16,6 +16,7 @@ from .own_runs import fit_own_runs as fit_own_runs
 from .own_runs import from_logarithms as from_logarithms
 from .own_runs import logarithms as logarithms
 from .own_runs import sensitivity as sensitivity
+from .pipeline import TimedPass as TimedPass
 from .pipeline import bubble_fraction as bubble_fraction
 from .pipeline import pass_times as pass_times
 from .pipeline import replay_s as replay_s

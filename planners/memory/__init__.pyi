@@ -10,6 +10,7 @@ from .recorded_steps import recorded_activation_bytes as recorded_activation_byt
 from .recorded_steps import training_memory_bytes as training_memory_bytes
 from .recorded_steps import unit_state_bytes as unit_state_bytes
 from .recorded_steps import work_ledger as work_ledger
+from .transformers import HOST_TERMS as HOST_TERMS
 from .transformers import TERMS as TERMS
 from .transformers import UNSEEN as UNSEEN
 from .transformers import Ledger as Ledger
