@@ -1,4 +1,4 @@
-"""The predicted memory as a snapshot: PyTorch's own reader takes it, and its peak is the ledger's."""
+"""The predicted memory as a snapshot: PyTorch reads it, and its peak is the ledger's."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ from advisor.ask import (
 from advisor.cli.options import given_flags, predictor_of, print_json, put, run_argument, with_run
 from advisor.cli.terminal import check_drawable, is_terminal, show_plot, waiting
 from advisor.collectors import derive
-from advisor.errors import UsageError
+from advisor.errors import DoesNotRunError, UsageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,13 +269,16 @@ class Predict(Printed):
                 return
         if self.explain and self.on in (None, "here"):
             raise UsageError("--explain is of machines that are sold", hint="add --on g5.xlarge")
-        with waiting("estimating", is_quiet=self.as_json):
-            found = api.estimate(
-                wanted, on=self.on, gpu=self.gpu, count=self.count,
-                coverage=question.constraints.coverage, layout=question.layout,
-                completion=question.completion,
-                known_network=question.constraints.known_network, predictor=predictor(),
-            )  # fmt: skip
+        try:
+            with waiting("estimating", is_quiet=self.as_json):
+                found = api.estimate(
+                    wanted, on=self.on, gpu=self.gpu, count=self.count,
+                    coverage=question.constraints.coverage, layout=question.layout,
+                    completion=question.completion,
+                    known_network=question.constraints.known_network, predictor=predictor(),
+                )  # fmt: skip
+        except DoesNotRunError as error:
+            raise DoesNotRunError(str(error), hint=self._what_fits(predictor(), error)) from error
         if self.trace is not None:
             self._write_trace(predictor(), wanted, self.trace)
         record = {"schema_version": answer.SCHEMA_VERSION, **found.to_record()}
@@ -286,6 +289,17 @@ class Predict(Printed):
             )
         width = shutil.get_terminal_size().columns
         put(record, partial(words.prediction_text, record, width=width), as_json=self.as_json)
+
+    def _what_fits(self, predictor: estimate.Predictor, refused: DoesNotRunError) -> str:
+        """Return what makes it fit, where memory is what it does not run for."""
+        if "memory" not in str(refused) or self.on == "here":
+            return refused.hint
+        found = rank.fitting(
+            self.question, predictor, gpu=self.gpu, on=self.on, count=self.count
+        )  # fmt: skip
+        if not found.can_fit:
+            return refused.hint
+        return f"it fits with {found.words}: `advisor fit` says what each gains; {refused.hint}"
 
     def _write_trace(self, predictor: estimate.Predictor, job: jobs.Job, path: Path) -> None:
         place = estimate.machines_asked(predictor, job, on=self.on, gpu=self.gpu, count=self.count)

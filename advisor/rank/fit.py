@@ -73,12 +73,14 @@ _MOST_TYPES: Final = 48
 class Trial(Recorded):
     """The job with some words changed, and what it takes.
 
-    ``words`` are flags of the command line, ``in_stack`` what changes in the command or the files
+    ``words`` are flags of the command line, ``asks`` what they ask beside time (``fewer bits``,
+    ``other weights``; empty for nothing), ``in_stack`` what changes in the command or the files
     that start it; ``needed_gib`` on the fullest device, were there room; ``gained_gib`` and
     ``step_factor`` against the trial before it.
     """
 
     words: str
+    asks: str = ""
     needed_gib: float
     gained_gib: float
     step_time_s: float
@@ -315,6 +317,7 @@ class _Tries:
         said = _difference(before.given, after.given)
         return Trial(
             words=" ".join(_flag(name, value) for name, value in said.items()),
+            asks=max((_ASKS[name] for name in said if name in _ASKS), default=""),
             needed_gib=after.needed_gib, gained_gib=before.needed_gib - after.needed_gib,
             step_time_s=after.step_s, step_factor=after.step_s / before.step_s, fits=after.fits,
             in_stack=self._written(before, after) if said else (),
@@ -378,6 +381,11 @@ class _Tries:
 
 
 _ON_DEMAND: Final[tuple[Pricing, ...]] = ("on-demand",)
+_ASKS: Final = {
+    name: "fewer bits" if degree is Degree.ROUNDED else "other weights"
+    for name, _, degree in _TRIED
+    if degree >= Degree.ROUNDED
+}
 _HINT: Final = "choose another type, count or precision"
 # Words of a layout, and those that any job has.
 _OF_LAYOUT: Final = ("recompute", "micro_batch", "zero", "offload", "tp", "pp", "cp")

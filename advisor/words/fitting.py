@@ -65,12 +65,13 @@ def _table(title: str, trials: Sequence[Record]) -> list[str]:
 def _rows(trials: Sequence[Record]) -> Iterator[tuple[str, ...]]:
     for at, one in enumerate(trials):
         slower = percent_text(one["step_factor"] - 1.0, signed=True) if at else ""
+        said = (slower, one["asks"], "fits" if one["fits"] else "")
         yield (
             f"  {one['words'] or 'nothing changed'}",
             _gib(one["needed_gib"]),
             _gib(one["gained_gib"]) if at else "",
             seconds_text(one["step_time_s"]),
-            f"{slower}{_GAP if slower else ''}{'fits' if one['fits'] else ''}".rstrip(),
+            _GAP.join(part for part in said if part),
         )
 
 
