@@ -64,7 +64,7 @@ _TRIED: Final[tuple[tuple[str, tuple[Any, ...], Degree], ...]] = (
 # A gain below this is not worth a line [GiB].
 _LEAST_GAIN_GIB: Final = 0.05
 _NO_END: Final = 1e18
-_MOST_SAMPLES: Final = 4096
+_MOST_SAMPLES: Final = 1 << 20
 _MOST_TOKENS: Final = 1 << 22
 _MOST_TYPES: Final = 48
 
