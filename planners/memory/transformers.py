@@ -118,15 +118,16 @@ class MemoryConstants:
     # ``slack`` is a job's own, of blocks that were replayed: what lasts loses nothing
     is_replayed: bool = False
     # by ``Kind``; states are counted, and err by padding and by what a stack keeps beside them
-    states_log_sd: float = 0.02
-    activations_log_sd: float = 0.15
+    states_log_sd: float = 0.03
+    activations_log_sd: float = 0.10
     logits_log_sd: float = 0.25
-    communication_log_sd: float = 0.5
-    workspace_log_sd: float = 0.5
-    context_log_sd: float = 0.3
-    fragmentation_log_sd: float = 0.7
-    # of activations and logits, where nobody named the software that keeps them
-    unsaid_spread: float = 1.6
+    communication_log_sd: float = 0.30
+    workspace_log_sd: float = 0.50
+    context_log_sd: float = 0.25
+    fragmentation_log_sd: float = 0.40
+    # times as wide: activations where nobody named the software that keeps them, logits where
+    # nobody said how the loss is computed either
+    unsaid_spread: float = 1.5
 
 
 def without_terms(terms: Ledger, unseen: tuple[Term, ...] = ()) -> Floats:
@@ -537,17 +538,17 @@ def _at_peak(terms: Ledger, shapes: Shapes, layouts: Layouts, software: Software
 
     Those of the only micro-batch, where they are freed after every update, come one layer after
     the other, as activations go: at the loss there are none, and in the end the last layer to go
-    backward holds what it keeps beside all of them. Where the update is not one kernel, it
-    computes with a copy.
+    backward holds what it keeps beside all of them. Where the update is not one kernel, it has a
+    copy of a moment.
     """
     is_lone = (np.asarray(layouts.accumulation_steps) == 1) & (np.asarray(layouts.pp) == 1)
     is_absent = is_lone & (np.asarray(software.keeps_gradients) == 0)
     is_absent &= np.asarray(layouts.updates_in_backward) == 0
-    copies = np.asarray(software.update_copies, float)
-    if not np.any(is_absent) and not np.any(copies):
+    copied = np.asarray(software.update_share, float)
+    if not np.any(is_absent) and not np.any(copied):
         return terms
-    layer = np.minimum(layer_activation_bytes(shapes, layouts, software), 1e30)
-    updated = copies * terms["parameters"] * shapes.trained_share
+    layer = layer_activation_bytes(shapes, layouts, software)
+    updated = copied * terms["optimizer"]
     later = np.maximum(layer, updated)
     passing = ("activations", "recomputed", "logits")
     at_loss = terms["activations"] + terms["recomputed"] + terms["logits"]
