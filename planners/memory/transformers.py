@@ -74,7 +74,11 @@ TERMS: Final[Mapping[Term, tuple[Kind, str, str]]] = {
     "activations": ("activations", "kept by a layer and token x layers in flight", "[1], eq. 2-4"),
     "recomputed": ("activations", "of the one layer that is computed again", "Chen et al. 2016"),
     "logits": ("logits", "bytes a logit x tokens at once x V / tp", "counted by loss"),
-    "workspace": ("workspace", "cuBLAS, dequantised weights, copies of the update", "PyTorch"),
+    "workspace": (
+        "workspace",
+        "a dequantised matrix, or the copy that an update makes",
+        "PyTorch",
+    ),
     "context": ("context", "CUDA context, libraries, communicators", "fitted"),
     "fragmentation": ("fragmentation", "(slack - 1) x what is allocated", "fitted"),
     "host_state": ("states", "what is offloaded of the state", "ZeRO-Offload, Ren et al. 2021"),
@@ -91,8 +95,6 @@ UNSEEN: Final[Mapping[Definition, tuple[Term, ...]]] = {
     "monitor": (),
     "needed": ("fragmentation",),
 }
-# PyTorch's cuBLAS workspace on Hopper (``c10/cuda``: ``CUBLAS_WORKSPACE_CONFIG``); less before.
-_CUBLAS_BYTES: Final = 32 * MIB
 _FULL: Final = RECOMPUTES.index("full")
 _EAGER, _COMPILED = FUSIONS.index("eager"), FUSIONS.index("compiled")
 
@@ -607,10 +609,10 @@ def _logit_bytes(
 
 
 def _workspace_bytes(shapes: Shapes, layouts: Layouts, software: Software) -> Floats:
-    """Return what products work with: cuBLAS's, and one matrix written out of fewer bits."""
+    """Return the matrix that products have written out of fewer bits [bytes]."""
     matrix = 2.0 * np.asarray(shapes.hidden, float) * np.maximum(shapes.ffn, shapes.hidden)
     is_decoded = np.asarray(software.dequantised_bytes, float) > 0
-    return _CUBLAS_BYTES + np.where(is_decoded, matrix / np.asarray(layouts.tp, float), 0.0)
+    return np.where(is_decoded, matrix / np.asarray(layouts.tp, float), 0.0)
 
 
 def is_megatron_core(software: Software) -> NDArray[np.bool_]:
