@@ -123,7 +123,7 @@ def estimate_on_type(
         job, space=space, known_network=known_network
     )  # fmt: skip
     found = _estimate(
-        predictor, job, columns, (rented, count), device, coverage, case, of_type=row
+        predictor, job, columns, (rented, count), device, coverage, case, of_type=row, space=space
     )
     if offer is None:
         return found
@@ -252,7 +252,7 @@ def on_device(
     return _estimate(
         predictor, job, columns, machine, device, coverage,
         None if job.work is None else predictor.case(job, space=space, **asked),
-        is_recorded=is_recorded and is_answer(job, space),
+        is_recorded=is_recorded and is_answer(job, space), space=space,
     )  # fmt: skip
 
 
@@ -309,7 +309,7 @@ def _check_status(
 def _estimate(
     predictor: Predictor, job: Job, columns: TimeColumns, machine: tuple[Offer, int],
     device: Device | None, coverage: float, case: StepCase | None, *, is_recorded: bool = False,
-    of_type: TableRow | None = None,
+    of_type: TableRow | None = None, space: SearchSpace | None = None,
 ) -> Answer:  # fmt: skip
     row = row_answer(job, columns, 0, coverage, device)
     if case is not None:
@@ -325,7 +325,7 @@ def _estimate(
         row["breakdown"] = done.breakdown(0, rent)
     work = job.work
     configuration = Configuration(parts=(machine,))
-    facts = StepFacts(predictor, job, columns, device, of_type)
+    facts = StepFacts(predictor, job, columns, device, of_type, space)
     return Answer(
         **row,
         job=job.name,

@@ -353,7 +353,8 @@ def state_terms(
 
 
 def _share(part: Column, whole: Column) -> Floats:
-    return np.asarray(np.asarray(part, float) / np.maximum(np.asarray(whole, float), 1e-9))
+    share = np.asarray(part, float) / np.maximum(np.asarray(whole, float), 1e-9)
+    return np.asarray(np.minimum(share, 1.0))
 
 
 def parameter_state(
