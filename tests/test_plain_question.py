@@ -237,8 +237,8 @@ def test_a_split_model_runs_in_megatron_and_adapters_on_the_trainer_where_nobody
     assert usual() is None
     assert usual(is_split=True) == "nemo"
     assert usual("fp16", is_split=True) == "megatron-lm"
-    assert usual(adapter_rank=8) == "trainer"
-    assert usual(weights="bf16") == "trainer"
+    assert usual(adapter_rank=8) == "trl"
+    assert usual(weights="bf16") == "trl"
 
 
 def test_a_named_stack_narrows_the_interval() -> None:

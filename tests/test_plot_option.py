@@ -20,7 +20,7 @@ from advisor.ask import Constraints
 from advisor.cli.commands import leaves
 from advisor.cli.program import VERBS, load_verb
 from advisor.cli.simulate import app
-from advisor.cli.terminal import PlotCommand, terminal_style, with_terminal
+from advisor.cli.terminal import BareCommand, terminal_style, with_values
 from advisor.errors import AdvisorError, UsageError
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
@@ -48,7 +48,7 @@ def run(*args: str) -> Any:
 
 @given(st.lists(st.one_of(WORDS, st.just("--plot")), max_size=6))
 def test_every_plot_has_a_file_or_names_the_terminal(args: list[str]) -> None:
-    found = with_terminal(args)
+    found = with_values(args)
     left = list(args)
     for word in found:  # nothing is lost or moved, and only the terminal is added
         if left and word == left[0]:
@@ -60,7 +60,7 @@ def test_every_plot_has_a_file_or_names_the_terminal(args: list[str]) -> None:
     for word, following in zip(flags, [*found[1:], "(none)"], strict=False):
         if word == "--plot":
             assert following in ("-", "a.png", "run.v2/x")
-    assert with_terminal(found) == found
+    assert with_values(found) == found
     assert "--plot" in args or found == args
 
 
@@ -73,7 +73,7 @@ def test_every_verb_with_the_option_reads_it_without_a_file() -> None:
     ]
     assert len(with_option) >= 6
     for _, command in with_option:
-        assert isinstance(command, PlotCommand)
+        assert isinstance(command, BareCommand)
 
 
 def test_a_plot_follows_the_answer_and_a_pipe_gets_no_escape_sequences() -> None:

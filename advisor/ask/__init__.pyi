@@ -6,6 +6,8 @@ from .entries import HOURS as HOURS
 from .entries import OPTIONS as OPTIONS
 from .entries import OUTPUT as OUTPUT
 from .entries import PANELS as PANELS
+from .entries import OFFLOAD_FLAG as OFFLOAD_FLAG
+from .entries import PARTS as PARTS
 from .entries import PLOT_FLAG as PLOT_FLAG
 from .entries import RATE as RATE
 from .entries import SECONDS as SECONDS

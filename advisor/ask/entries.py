@@ -132,6 +132,31 @@ def _counts(value: Any, name: str) -> tuple[int, ...]:
         ) from None
 
 
+# What of a step can lie in host memory: those of ``planners.core.OFFLOADS``, which is not loaded
+# to read a command line.
+PARTS: Final = ("optimizer", "gradients", "parameters", "activations")
+_SWITCH: Final[Mapping[str, bool]] = {
+    "yes": True, "true": True, "on": True, "1": True,
+    "no": False, "none": False, "false": False, "off": False, "0": False,
+}  # fmt: skip
+
+
+def _parts(value: Any, name: str) -> bool | tuple[str, ...]:
+    """Read which parts of a step are offloaded: some of them by name, or whether any may be.
+
+    >>> _parts("parameters, optimizer", "offload"), _parts("yes", "offload")
+    (('optimizer', 'parameters'), True)
+    """
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.strip().lower() in _SWITCH:
+        return _SWITCH[value.strip().lower()]
+    said = _names(value, name)
+    if not said or not set(said) <= set(PARTS):
+        raise _refused(value, "parts of a step", name, f"some of: {','.join(PARTS)}")
+    return tuple(part for part in PARTS if part in said)
+
+
 def _spot(value: Any, name: str) -> tuple[str, ...]:
     return ("on-demand", "spot") if _flag(value, name) else ("on-demand",)
 
@@ -188,6 +213,9 @@ BITS: Final = ValueKind(metavar="16|8|4", read=_bits)
 COVERAGE: Final = ValueKind(metavar="SHARE", read=_coverage)
 NAMES: Final = ValueKind(metavar="NAMES", read=_names, show=",".join)
 COUNTS: Final = ValueKind(metavar="N,N,...", read=_counts, show=list)
+OFFLOADED: Final = ValueKind(
+    metavar="[PARTS]", read=_parts, show=lambda one: one if isinstance(one, bool) else list(one)
+)
 SPOT: Final = ValueKind(metavar="", read=_spot, show=lambda pricings: "spot" in pricings)
 GPUS: Final = ValueKind(metavar="GPUS", read=_gpus, show=_gpus_shown)
 WAIT: Final = _quantity(quantities.parse_hours, "DURATION")
@@ -280,6 +308,7 @@ def _field(entry: Entry, default: Any) -> Any:
 
 
 PLOT_FLAG: Final = "--plot"
+OFFLOAD_FLAG: Final = "--offload"
 _AS_JSON: Final[Mapping[str, Any]] = {
     "help": "Print the record as JSON.", "default": False, "flags": "--json", "panel": OUTPUT,
 }  # fmt: skip

@@ -28,7 +28,7 @@ def command_words(answers: Mapping[str, Any], verb: str = "recommend") -> list[s
     """
     words = ["advisor", verb]
     for name, value in _known(answers):
-        if not ENTRIES[name].kind.metavar:
+        if isinstance(value, bool):
             words.append(_writing_switch(name, is_on=bool(value)))
             continue
         text = _text(value)

@@ -18,6 +18,7 @@ from advisor.ask.entries import (
     GPUS,
     LIMITS,
     NAMES,
+    OFFLOADED,
     OUTPUT,
     POWER_PRICE,
     RENTED,
@@ -44,13 +45,17 @@ if TYPE_CHECKING:
 Recompute = Literal["none", "selective", "full"]
 Objective = Literal["time", "cost"]
 _MOST_NODES: Final = 4096
+OPTIMIZERS: Final = (
+    "adamw", "adamw-8bit", "adamw-4bit", "adamw-bf16", "paged-adamw", "paged-adamw-8bit", "sgd",
+    "sgd-momentum", "adafactor", "lion", "lion-8bit", "muon", "galore",
+)  # fmt: skip
 # To rent a machine, install what the script needs, bring the script there, look that it runs and
 # fetch the results; a guess that ``--effort`` replaces. [h]
 EFFORT_H: Final = 0.5
 # Those of ``planners.core.setup.STACKS``, which is not loaded to read a command line.
 STACK_NAMES: Final = (
     "nemo", "megatron-core", "megatron-lm", "megatron-deepspeed", "deepspeed", "torchtitan",
-    "llm-foundry", "trainer", "fsdp", "ddp", "ddp-compiled",
+    "llm-foundry", "trainer", "trl", "unsloth", "torchtune", "fsdp", "ddp", "ddp-compiled",
 )  # fmt: skip
 
 
@@ -323,13 +328,35 @@ class LayoutRequest:
         "selective or full.", choice("none", "selective", "full"))
     micro_batch: int | None = option("Samples per micro-batch on one device.", whole())
     accumulate: int | None = option("Micro-batches accumulated in each step.", whole())
-    offload: bool | None = option("Allow states and activations to be moved to host memory "
-        "(default: allowed).", FLAG)
+    offload: bool | tuple[str, ...] | None = option("Allow states and activations to be moved to "
+        "host memory, or move exactly these: optimizer,gradients,parameters,activations; "
+        "--no-offload moves nothing (default: allowed).", OFFLOADED)
+    updates_in_backward: bool | None = option("Update every layer in the backward pass, so that "
+        "gradients of one layer exist at a time, and accumulate none.",
+        FLAG, name="optimizer_in_backward")
     swap: bool | None = option("Consider swapping layers in from host memory (ATOM; default: on "
         "GeForce cards).", FLAG)
     average_every: int | None = option("Steps between two averagings of GPUs that swap layers "
         "(default: 8); 1 is synchronous SGD.", whole())
     # fmt: on
+
+    def __post_init__(self) -> None:
+        if self.updates_in_backward and (self.accumulate or 1) > 1:
+            raise UsageError(
+                "--optimizer-in-backward keeps no gradients, so that none can be accumulated",
+                hint="leave --accumulate out, or give 1",
+            )
+        parts = self.offload if isinstance(self.offload, tuple) else ()
+        if "gradients" in parts and "optimizer" not in parts:
+            raise UsageError(
+                "gradients lie in host memory only beside the optimizer that updates with them",
+                hint="--offload optimizer,gradients",
+            )
+        if "optimizer" in parts and self.updates_in_backward:
+            raise UsageError(
+                "--optimizer-in-backward updates on the device, not in host memory",
+                hint="leave it out, or the optimizer out of --offload",
+            )
 
     @property
     def fixed(self) -> dict[str, Any]:
@@ -352,10 +379,11 @@ class SetupRequest:
         "as recorded, or eager).", choice("eager", "fused", "compiled"))
     attention: str | None = option("Attention kernel: flash or unfused (default: flash).",
         choice("flash", "unfused"))
-    optimizer: str | None = option("Optimizer: adamw, adamw-8bit, adamw-bf16, sgd, sgd-momentum "
-        "or adafactor (default: as recorded, or adamw).",
-        choice("adamw", "adamw-8bit", "adamw-bf16", "sgd", "sgd-momentum",
-                                      "adafactor"))
+    optimizer: str | None = option(f"Optimizer: {', '.join(OPTIMIZERS)} (default: as recorded, as "
+        "the stack does, or adamw).", replace(choice(*OPTIMIZERS), metavar="NAME"))
+    loss: str | None = option("How the loss is computed: eager; fused, in place of the logits; or "
+        "chunked, of some tokens at a time (default: as the stack does).",
+        choice("eager", "fused", "chunked"))
     weights: str | None = option("How weights are stored: fp32, or bf16 without an fp32 copy "
         "(default: fp32).", choice("fp32", "bf16"))
     gradients: str | None = option("Precision of reduced gradients: fp32, or bf16, which halves "
@@ -427,8 +455,10 @@ def layout_space(request: LayoutRequest, default: SearchSpace | None = None) -> 
     for name in ("zero_stages", "recomputes"):
         if name in changes:
             changes[name] = (changes[name],)
-    if (may_offload := changes.pop("offload", None)) is not None:
-        changes |= {"offloads_alone": True} if may_offload else {"offloads": ()}
+    if (moves := changes.pop("offload", None)) is not None:
+        changes |= {"offloads_alone": True} if moves else {"offloads": ()}
+        if isinstance(moves, tuple):
+            changes["moves"] = moves
     # Whoever says how often swapping GPUs average asks for them, unless they are refused.
     if swaps or (swaps is None and request.average_every is not None):
         changes["swaps"] = True

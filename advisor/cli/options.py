@@ -36,7 +36,7 @@ from advisor.ask import (
     stated,
     variable_of,
 )
-from advisor.cli.terminal import PlotCommand
+from advisor.cli.terminal import BareCommand
 from advisor.errors import UsageError
 
 # Other names of flags, beside those that stand in for an older option.
@@ -62,9 +62,8 @@ def add(
     if not isinstance(verb, type):
         app.command(name, **more)(verb)
         return
-    if any(one.name == "plot" for one in fields(verb)):
-        more["cls"] = PlotCommand
-    app.command(name, **more, **getattr(verb, "settings", {}))(_function(verb, run))
+    more = {"cls": BareCommand, **more, **getattr(verb, "settings", {})}
+    app.command(name, **more)(_function(verb, run))
 
 
 def group(help: str, verbs: Mapping[str, Any], **more: Any) -> typer.Typer:

@@ -1,7 +1,7 @@
 """What a verb shows in a terminal: drawings for ``--plot [FILE]``, and signs of life.
 
-A verb with the option is a ``PlotCommand``, which reads ``--plot`` without a file, and refuses
-what cannot be drawn before the verb has worked for it. A spinner turns on a terminal while an
+A verb is a ``BareCommand``, which reads options that may stand without a value, and refuses what
+cannot be drawn before the verb has worked for it. A spinner turns on a terminal while an
 answer takes more than a second; nothing does in a pipe.
 """
 
@@ -13,14 +13,14 @@ import io
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import typer
 from typer.core import TyperCommand
 
-from advisor.ask import PLOT_FLAG
+from advisor.ask import OFFLOAD_FLAG, PARTS, PLOT_FLAG
 from advisor.collectors import atomic
 from advisor.errors import AdvisorError, UsageError
 
@@ -32,30 +32,43 @@ _TERMINAL: Final = "-"
 _HINT: Final = "name a .png, .svg or .pdf file; for the terminal, write --plot last"
 
 
-class PlotCommand(TyperCommand):
-    """A verb whose ``--plot`` may stand without a file."""
+class BareCommand(TyperCommand):
+    """A verb whose ``--plot`` and ``--offload`` may stand without a value."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the arguments; what cannot be drawn is refused here."""
-        rest = super().parse_args(ctx, with_terminal(args))
+        names = {flag for one in self.params for flag in one.opts}
+        rest = super().parse_args(ctx, with_values(args, names))
         refuse(ctx.params.get("plot"), as_json=bool(ctx.params.get("as_json")))
         return list(rest)
 
 
-def with_terminal(args: Sequence[str]) -> list[str]:
-    """Return arguments in which a ``--plot`` without a file names the terminal.
+def with_values(
+    args: Sequence[str], names: Collection[str] = (PLOT_FLAG, OFFLOAD_FLAG)
+) -> list[str]:
+    """Return arguments in which a bare option among ``names`` has the value that it stands for.
 
-    What follows is its file unless it is another flag or has no suffix.
+    A ``--plot`` names the terminal, unless what follows has a suffix; an ``--offload`` says yes,
+    unless parts of a step follow, and ``--no-offload`` no.
 
-    >>> with_terminal(["latest", "--plot"]), with_terminal(["--plot", "a.png"])
+    >>> with_values(["latest", "--plot"]), with_values(["--plot", "a.png"])
     (['latest', '--plot', '-'], ['--plot', 'a.png'])
+    >>> with_values(["--offload", "run"]), with_values(["--offload", "optimizer", "--no-offload"])
+    (['--offload=yes', 'run'], ['--offload', 'optimizer', '--offload=no'])
     """
     found: list[str] = []
     for place, word in enumerate(args):
-        found.append(word)
         following = args[place + 1] if place + 1 < len(args) else _TERMINAL * 2
+        is_option = "--" not in args[:place]
+        if is_option and OFFLOAD_FLAG in names and word == f"--no{OFFLOAD_FLAG[1:]}":
+            word = f"{OFFLOAD_FLAG}=no"
+        elif is_option and word == OFFLOAD_FLAG in names and not set(
+            following.lower().replace(" ", "").split(",")
+        ) <= {*PARTS, ""}:
+            word = f"{OFFLOAD_FLAG}=yes"
+        found.append(word)
         is_file = following == _TERMINAL or (following[0:1] != "-" and Path(following).suffix)
-        if word == PLOT_FLAG and "--" not in args[:place] and not is_file:
+        if is_option and word == PLOT_FLAG in names and not is_file:
             found.append(_TERMINAL)
     return found
 

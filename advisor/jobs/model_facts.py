@@ -17,7 +17,16 @@ from advisor.ask import SetupRequest
 from advisor.collectors.format import Columns, rows_of
 from advisor.errors import UsageError
 from advisor.jobs.job import Job
-from advisor.planners.core import DEFAULT_SETUP, HOUR_S, STACKS, Device, Stack, TrainingSetup, Work
+from advisor.planners.core import (
+    DEFAULT_SETUP,
+    HOUR_S,
+    STACKS,
+    Device,
+    Loss,
+    Stack,
+    TrainingSetup,
+    Work,
+)
 from advisor.planners.step import (
     TransformerBlocks,
     model_flop_per_token,
@@ -199,7 +208,10 @@ def _flag(name: str) -> str:
 
 _OPTIMIZERS: Final = {
     "adamw": "AdamW", "adamw-8bit": "8-bit AdamW", "adamw-bf16": "AdamW with bf16 moments",
-    "sgd": "SGD", "sgd-momentum": "SGD with momentum", "adafactor": "Adafactor",
+    "adamw-4bit": "4-bit AdamW", "paged-adamw": "paged AdamW",
+    "paged-adamw-8bit": "paged 8-bit AdamW", "sgd": "SGD", "sgd-momentum": "SGD with momentum",
+    "adafactor": "Adafactor", "lion": "Lion", "lion-8bit": "8-bit Lion", "muon": "Muon",
+    "galore": "GaLore",
 }  # fmt: skip
 _TARGETS: Final = {
     "all-linear": "all linear layers", "attention": "attention", "query-value": "query and value",
@@ -215,7 +227,7 @@ def setup_words(work: Work) -> str:
     >>> from advisor.planners.core.nouns import Transformer
     >>> gpt2 = Transformer(layers=12, hidden=768, heads=12, sequence=1024, vocabulary=50257)
     >>> setup_words(transformer_work(gpt2, micro_batch=8))
-    'eager kernels, flash attention, AdamW, fp32 weights, fp32 gradients'
+    'eager kernels, flash attention, AdamW, fp32 weights, fp32 gradients, eager loss'
     """
     setup = work.setup
     said = [
@@ -227,6 +239,8 @@ def setup_words(work: Work) -> str:
     ]
     if not _has_attention(work):
         del said[1]
+    if work.transformer is not None and work.transformer.vocabulary:
+        said.append(f"{loss_of(setup)} loss")
     if setup.has_adapters:
         base = {16: "16-bit base", 8: "8-bit base (LLM.int8)", 4: "4-bit base (NF4)"}
         said.append(
@@ -245,6 +259,11 @@ def setup_words(work: Work) -> str:
     if facts.always_shards:
         said.append("state sharded over the ranks")
     return f"as {setup.named_stack} runs it: {', '.join(said)}"
+
+
+def loss_of(setup: TrainingSetup) -> Loss:
+    """Return how the loss is computed: as asked, as the stack has it, or as PyTorch does."""
+    return setup.loss or ("eager" if setup.stack is None else STACKS[setup.stack].loss)
 
 
 def _has_attention(work: Work) -> bool:

@@ -392,6 +392,8 @@ def layout_words(layout: Record) -> str:
         some = layout.get("partial_layers") if "activations" in layout["offload"] else None
         of = f" (of {some} layers)" if some else ""
         said.append(f"{' and '.join(sorted(layout['offload']))} in host memory{of}")
+    if layout.get("updates_in_backward"):
+        said.append("optimizer in the backward pass")
     if layout["average_every"] > 1:
         said.append(f"averaged every {layout['average_every']} steps")
     return ", ".join(said)

@@ -66,10 +66,12 @@ from .nouns import Recompute as Recompute
 from .nouns import Schedule as Schedule
 from .nouns import Work as Work
 from .setup import DEFAULT_SETUP as DEFAULT_SETUP
+from .setup import LOSSES as LOSSES
 from .setup import PRECISION_BYTES as PRECISION_BYTES
 from .setup import STACKS as STACKS
 from .setup import BlockStyle as BlockStyle
 from .setup import Latent as Latent
+from .setup import Loss as Loss
 from .setup import Optimizer as Optimizer
 from .setup import Precision as Precision
 from .setup import Stack as Stack

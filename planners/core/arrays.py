@@ -33,8 +33,8 @@ FUSIONS: Final = ("eager", "fused", "compiled", "lean")
 LOGIT_SCALES: Final = (14 / 8, 1.0, 10 / 8, 14 / 8)
 ATTENTIONS: Final = ("unfused", "flash1", "flash2", "flash3")
 RECOMPUTES: Final = ("none", "selective", "full")
-Offload = Literal["optimizer", "parameters", "activations"]
-OFFLOADS: Final[tuple[Offload, ...]] = ("optimizer", "parameters", "activations")
+Offload = Literal["optimizer", "gradients", "parameters", "activations"]
+OFFLOADS: Final[tuple[Offload, ...]] = ("optimizer", "gradients", "parameters", "activations")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +118,15 @@ class Software:
     optimizer_state_bytes: Column = 12.0
     # what the loss keeps of the logits over what Megatron's does (``LOGIT_SCALES``)
     logit_scale: Column = 1.0
+    # logit_share, logit_tokens: of a micro-batch's tokens, those whose logits exist at once: a
+    # share of them, and no more than so many
+    logit_share: Column = 1.0
+    logit_tokens: Column = np.inf
+    # 1 where the optimizer's state lies in managed memory: what does not fit is in host memory
+    # until the update on the device touches it (``bitsandbytes``' paged optimizers)
+    pages_optimizer: Column = 0
+    # products of the update itself (Muon's Newton-Schulz iteration) [flop/parameter]
+    update_flop: Column = 0.0
     # activations kept over those that the formula counts: what a recording showed
     activation_scale: Column = 1.0
     # 1 where gradients have memory of their own all the time (Megatron's and DeepSpeed's flat
@@ -181,8 +190,13 @@ class Layouts:
     reshards: Column = 1  # 1 where ZeRO-3 frees gathered parameters after the forward pass
     holds_all: Column = 0  # 1 for GPipe: every micro-batch in flight
     offloads_optimizer: Column = 0
+    # gradients go to host memory as they come, beside the optimizer that is there
+    offloads_gradients: Column = 0
     offloads_parameters: Column = 0
     offloads_activations: Column = 0
+    # 1 where every layer is updated in the backward pass as soon as its gradient is there, which is
+    # then freed: there are never those of two layers
+    updates_in_backward: Column = 0
     # steps between two averagings of the data-parallel ranks: 1 is synchronous SGD
     average_every: Column = 1
 

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.planners.core.arrays import concatenate, select
+from advisor.planners.core.arrays import Offload, concatenate, select
 from advisor.planners.core.errors import check_counts, check_not_negative, check_positive
 from advisor.planners.core.setup import DEFAULT_SETUP, Precision, TrainingSetup, Transformer
 
@@ -385,9 +385,9 @@ class Layout:
     recompute: Recompute = "none"
     is_sequence_parallel: bool = False
     shard_group: int | None = None
-    offload: frozenset[Literal["optimizer", "parameters", "activations"]] = field(
-        default_factory=frozenset
-    )
+    offload: frozenset[Offload] = field(default_factory=frozenset)
+    # every layer is updated in the backward pass as soon as its gradient is there
+    updates_in_backward: bool = False
     average_every: int = 1
     # of a stage's layers (of a chunk's, where stages interleave), those that full recomputation
     # repeats or whose activations are offloaded; None for all

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from advisor.planners.core.errors import check_counts, check_not_negative, refused
 
@@ -227,23 +227,43 @@ PRECISION_BYTES: Final[dict[str, int]] = {
 }  # fmt: skip
 Kernels = Literal["eager", "fused", "compiled"]
 Attention = Literal["flash", "unfused"]
-Optimizer = Literal["adamw", "adamw-8bit", "adamw-bf16", "sgd", "sgd-momentum", "adafactor"]
+Optimizer = Literal[
+    "adamw", "adamw-8bit", "adamw-4bit", "adamw-bf16", "paged-adamw", "paged-adamw-8bit", "sgd",
+    "sgd-momentum", "adafactor", "lion", "lion-8bit", "muon", "galore",
+]  # fmt: skip
 StoredWeights = Literal["fp32", "bf16"]
+Loss = Literal["eager", "fused", "chunked"]
 AdapterTargets = Literal["all-linear", "attention", "query-value"]
 
 # Moments kept with fp32 weights, or where the optimizer says what it keeps them in. [bytes]
 _MOMENT_BYTES: Final[dict[str, float]] = {
     "adamw": 8.0,
-    # Two bytes, and an fp32 scale of each for every block of 256 (bitsandbytes).
+    # Two bytes, and an fp32 scale of each for every block of 256 (bitsandbytes, torchao).
     "adamw-8bit": 2.0 + 2 * 4.0 / 256,
+    # Half bytes, and an fp32 scale of each for every block of 128 (``torchao.optim.AdamW4bit``).
+    "adamw-4bit": 1.0 + 2 * 4.0 / 128,
     "adamw-bf16": 4.0,
+    "paged-adamw": 8.0,  # fp32 whatever the weights (``bitsandbytes.optim.PagedAdamW``)
+    "paged-adamw-8bit": 2.0 + 2 * 4.0 / 256,
     "sgd": 0.0,
     "sgd-momentum": 4.0,
     # A row and a column of fp32 sums instead of a matrix; of a narrow one, 1,024 x 1,024.
     "adafactor": 2 * 4.0 / 1024,
+    # One moment (X. Chen et al., 2023), in fp32 or blocks of 8 bits (``bitsandbytes.optim.Lion``).
+    "lion": 4.0,
+    "lion-8bit": 1.0 + 4.0 / 256,
+    # Of matrices, and AdamW's beside them: ``TrainingSetup.moment_bytes`` with a model.
+    "muon": 4.0,
+    "galore": 3 * 4.0 * 128 / 4096,
 }
-# PyTorch's optimizers keep their moments in the type of the weights.
-_FOLLOW_WEIGHTS: Final = frozenset({"adamw", "sgd-momentum"})
+# Moments as wide as the weights: PyTorch's own, and GaLore's, which are made like its gradients.
+_FOLLOW_WEIGHTS: Final = frozenset({"adamw", "sgd-momentum", "muon", "galore"})
+# State in managed memory, which the host takes what does not fit of.
+_PAGED: Final = frozenset({"paged-adamw", "paged-adamw-8bit"})
+# Rank of GaLore's projections (``transformers.Trainer``: ``galore_optim_kwargs``).
+_GALORE_RANK: Final = 128
+# Muon's Newton-Schulz iterations (K. Jordan, 2024; ``torch.optim.Muon``: ``ns_steps``).
+_MUON_STEPS: Final = 5
 # Scales of 4-bit blocks of 64, themselves quantised: 0.127 bits a parameter (QLoRA, section 3).
 _DOUBLE_QUANTISATION_BYTES: Final = 0.127 / 8
 _TARGETS: Final[dict[str, frozenset[str]]] = {
@@ -255,7 +275,7 @@ _TARGETS: Final[dict[str, frozenset[str]]] = {
 
 Stack = Literal[
     "nemo", "megatron-core", "megatron-lm", "megatron-deepspeed", "deepspeed", "torchtitan",
-    "llm-foundry", "trainer", "fsdp", "ddp", "ddp-compiled",
+    "llm-foundry", "trainer", "trl", "unsloth", "torchtune", "fsdp", "ddp", "ddp-compiled",
 ]  # fmt: skip
 
 
@@ -291,6 +311,8 @@ class TrainingSetup:
     adapter_rank: int | None = None  # rank of LoRA's adapters; None trains the weights themselves
     adapter_targets: AdapterTargets = "all-linear"
     base_bits: Literal[16, 8, 4] = 16  # bits of a frozen weight beside adapters (QLoRA: 4)
+    # how the loss is computed (``LOSSES``); None: as the stack, or such kernels, have it
+    loss: Loss | None = None
     # share of the parameters that is frozen, from the input upwards: no gradients are computed for
     # these layers, neither of weights nor of activations
     frozen_fraction: float = 0.0
@@ -368,15 +390,48 @@ class TrainingSetup:
         stored = self.stored_bytes(precision)
         return stored if stored > self.weight_bytes(precision) else 0.0
 
-    def moment_bytes(self, precision: Precision) -> float:
-        """Return what the optimizer itself keeps [bytes/trainable parameter]."""
+    @property
+    def pages_optimizer(self) -> bool:
+        """Whether the optimizer's state moves to the host where it does not fit."""
+        return self.optimizer in _PAGED
+
+    def moment_bytes(self, precision: Precision, model: Transformer | None = None) -> float:
+        """Return what the optimizer itself keeps [bytes/trainable parameter].
+
+        ``model``: whose matrices Muon and GaLore treat unlike its tables and norms, which have
+        AdamW's moments; of unknown ones all parameters are in matrices of 4,096 x 4,096.
+        """
         stored = self.stored_bytes(precision)
         follows = stored / 4 if self.optimizer in _FOLLOW_WEIGHTS else 1.0
-        return _MOMENT_BYTES[self.optimizer] * follows
+        if model is None or self.has_adapters or self.optimizer not in ("muon", "galore"):
+            return _MOMENT_BYTES[self.optimizer] * follows
+        whole = transformer_parameters(model)
+        kept = 8.0 * (whole - sum(m.parameters for m in model_matrices(model)))
+        for m in model_matrices(model):
+            rank = min(_GALORE_RANK, m.inner, m.columns)
+            # Two moments of rank x the longer side, and the projection (J. Zhao et al., 2024).
+            projected = rank * (2 * max(m.inner, m.columns) + min(m.inner, m.columns))
+            each = projected if self.optimizer == "galore" else m.inner * m.columns
+            kept += 4.0 * each * m.count * m.copies
+        return kept / whole * follows
 
-    def optimizer_bytes(self, precision: Precision) -> float:
+    def optimizer_bytes(self, precision: Precision, model: Transformer | None = None) -> float:
         """Return moments and master copy, what ZeRO 1 shards [bytes/trainable parameter]."""
-        return self.moment_bytes(precision) + self.master_bytes(precision)
+        return self.moment_bytes(precision, model) + self.master_bytes(precision)
+
+    def update_flop(self, model: Transformer) -> float:
+        """Return the products of the optimizer's own update [flop/parameter of the model].
+
+        Muon's five iterations of X <- a X + (b A + c A A) X with A = X X^T: of a matrix of m rows
+        and n >= m columns 4 m^2 n + 2 m^3 each.
+        """
+        if self.optimizer != "muon" or self.has_adapters:
+            return 0.0
+        flop = 0.0
+        for matrix in model_matrices(model):
+            m, n = sorted((matrix.inner, matrix.columns))
+            flop += _MUON_STEPS * (4.0 * m * m * n + 2.0 * m**3) * matrix.count * matrix.copies
+        return flop / transformer_parameters(model)
 
     def frozen_bytes(self, precision: Precision) -> float:
         """Return what a frozen matrix of a layer takes [bytes/parameter].
@@ -469,7 +524,10 @@ class StackFacts:
     | ``deepspeed``        | DeepSpeed's ZeRO around a Hugging Face model                       |
     | ``torchtitan``       | FSDP2, ``torch.compile``, selective recomputation                  |
     | ``llm-foundry``      | MosaicML's Composer with FSDP                                      |
-    | ``trainer``          | Hugging Face's Trainer (SFTTrainer): DDP, or FSDP over several     |
+    | ``trainer``          | Hugging Face's Trainer: DDP, or FSDP over several                  |
+    | ``trl``              | the same with TRL's SFTTrainer (1.7 and later)                     |
+    | ``unsloth``          | Unsloth's kernels in TRL's SFTTrainer                              |
+    | ``torchtune``        | its fine-tuning recipes: one device, or FSDP2 over several         |
     | ``fsdp``             | a loop of one's own around FSDP, eager                             |
     | ``ddp``, ``ddp-compiled`` | a loop of one's own around DistributedDataParallel            |
     """
@@ -492,6 +550,14 @@ class StackFacts:
     schedules: tuple[str, ...] = ("1f1b", "interleaved")
     # it recomputes in full, or offloads the activations of, as many layers as its user says
     parts_layers: bool = False
+    # loss, losses: how it computes the loss, and how it can
+    loss: Loss = "eager"
+    losses: tuple[Loss, ...] = ("eager", "fused", "chunked")
+    # optimizers, offloads, updates_in_backward: what its own switches can do
+    optimizers: tuple[Optimizer, ...] = get_args(Optimizer)
+    offloads: tuple[str, ...] = ("optimizer", "gradients", "parameters", "activations")
+    updates_in_backward: bool = False
+    sources: str = ""  # where its releases say so: of loss, recomputation, optimizer, gradients
 
 
 _UNFUSED, _FLASH_1, _FLASH_2, _FLASH_3 = range(4)  # indices into ``arrays.ATTENTIONS``
@@ -502,6 +568,17 @@ _LEAN: Final = 3  # index into ``arrays.FUSIONS``
 # version 1 casts, copies and exponentiates ("Copy so the input remains unchanged",
 # ``mpu/cross_entropy.py``); PyTorch's as counted there.
 _FUSED_LOSS, _COMPILED_LOSS, _COPIED_LOSS, _EAGER_LOSS = 2 / 8, 4 / 8, 12 / 8, 14 / 8
+# What a loss that is asked for keeps, as columns of ``arrays.Software``; nothing of "eager", whose
+# logits are as the kernels are. One that is fused (Liger's and Unsloth's cross entropy,
+# Transformer Engine's in Megatron) writes the gradient over the logits, as flash-attention's does;
+# one that is chunked projects, casts and differentiates a part of the tokens at a time: eight
+# parts in torchtune (``LinearCrossEntropyLoss.num_output_chunks``), 256 tokens in TRL
+# (``_CHUNKED_LM_HEAD_CHUNK_SIZE``), fewer still in Liger and Cut Cross Entropy.
+LOSSES: Final[Mapping[Loss, Mapping[str, float]]] = {
+    "eager": {},
+    "fused": {"logit_scale": _FUSED_LOSS},
+    "chunked": {"logit_scale": _EAGER_LOSS, "logit_share": 1 / 8},
+}
 _MEGATRON: Final = {"kernels": "fused", "attention": "flash"}
 _OLD_MEGATRON: Final = {"kernels": "fused", "attention": "unfused", "gradients": "bf16",
                         "overlaps": False}  # fmt: skip
@@ -513,6 +590,19 @@ _WHOLE_OR_NOT: Final = ("none", "full")
 # Elements; ``reduce_bucket_size`` of DeepSpeed's defaults, beside an fp32 copy of the gradients
 # that the optimizer updates with.
 _DEEPSPEED: Final = {"gradient_shard_bytes": 4.0, "reduce_bucket_elements": 5e8}
+# ``--optimizer`` of Megatron-LM; ``OptimizerNames`` of transformers.
+_OF_MEGATRON: Final[tuple[Optimizer, ...]] = ("adamw", "adamw-bf16", "sgd", "sgd-momentum")
+_OF_TRAINER: Final[tuple[Optimizer, ...]] = (
+    "adamw", "adamw-8bit", "adamw-4bit", "adamw-bf16", "paged-adamw", "paged-adamw-8bit", "sgd",
+    "sgd-momentum", "adafactor", "lion", "lion-8bit", "galore",
+)  # fmt: skip
+# Megatron's vocabulary-parallel loss, or Transformer Engine's (``--cross-entropy-loss-fusion``).
+_IN_MEGATRON: Final[dict[str, Any]] = {
+    "losses": ("eager", "fused"), "optimizers": _OF_MEGATRON,
+    "offloads": ("optimizer", "activations"),
+}  # fmt: skip
+_OWN_LOOP: Final = "torch.nn.parallel (2.13); torch.nn.functional.cross_entropy"
+_TRAINING_ARGUMENTS: Final = "transformers/training_args.py: TrainingArguments"
 
 STACKS: Final[Mapping[Stack, StackFacts]] = {
     "nemo": StackFacts(
@@ -521,27 +611,36 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
         software={"attention": _FLASH_3},
         # ``recompute_num_layers``, ``cpu_offloading_num_layers``
         zero_stages=(0, 1, 3), parts_layers=True,
+        **_IN_MEGATRON, sources="Megatron-Bridge: recipes, TransformerConfig, "
+        "OptimizerConfig, DistributedDataParallelConfig",
     ),
     "megatron-core": StackFacts(
         # fp32 gradients; ``--tp-comm-overlap`` is off unless asked for.
         setup={**_MEGATRON, "gradients": "fp32"},
         software={"attention": _FLASH_3, "overlaps_tp": 0},
         zero_stages=(0, 1), schedules=("1f1b",), parts_layers=True,
+        **_IN_MEGATRON, sources="megatron/training/arguments.py (0.16.1)",
     ),
     "megatron-lm": StackFacts(
         setup=_OLD_MEGATRON, software=_OLD_SOFTWARE, zero_stages=(0,), degrees=("tp", "pp"),
         recomputes=("full",), schedules=("1f1b",),  # as its examples start it
+        losses=("eager",), optimizers=("adamw", "sgd", "sgd-momentum"), offloads=(),
+        sources="megatron/arguments.py (2.x), mpu/cross_entropy.py",
     ),
     "megatron-deepspeed": StackFacts(
         setup=_OLD_MEGATRON,
         software={**_OLD_SOFTWARE, **_DEEPSPEED, "logit_scale": _COPIED_LOSS},
         zero_stages=(0, 1), recomputes=("full",), schedules=("1f1b",), degrees=("tp", "pp", "ep"),
+        losses=("eager",), optimizers=("adamw", "sgd", "sgd-momentum"),
+        offloads=("optimizer", "gradients"),
+        sources="megatron/arguments.py (Megatron-DeepSpeed), deepspeed/runtime/zero/config.py",
     ),
     "deepspeed": StackFacts(
         setup={**_EAGER, "gradients": "bf16"},
         software={**_DEEPSPEED, "splits_inputs": 1, "logit_scale": _EAGER_LOSS},
         zero_stages=(0, 1, 2, 3), recomputes=_WHOLE_OR_NOT, schedules=("1f1b",),
-        degrees=(), framework="deepspeed",
+        degrees=(), framework="deepspeed", offloads=("optimizer", "gradients", "parameters"),
+        sources="deepspeed/runtime/zero/config.py, deepspeed/runtime/bf16_optimizer.py (0.19.8)",
     ),
     "torchtitan": StackFacts(
         # ``mixed_precision_reduce = "float32"``; activation checkpointing of every second product.
@@ -550,14 +649,19 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
                   **_FREES_GRADIENTS},
         zero_stages=(0, 3), recomputes=("selective", "full"), always_shards=True,
         # FSDP2 over all ranks unless its user sets a degree (``ParallelismConfig``).
-        usual_degrees=(), framework="torchtitan",
+        usual_degrees=(), framework="torchtitan", loss="fused", optimizers=("adamw",),
+        updates_in_backward=True,
+        offloads=("optimizer", "gradients", "parameters"),
+        sources="torchtitan/config/configs.py, torchtitan/components/loss.py (0.3): compiled",
     ),
     "llm-foundry": StackFacts(
         setup={**_EAGER, "gradients": "bf16"},
         software={"fusion": _LEAN, "attention": _FLASH_1, "logit_scale": _FUSED_LOSS,
                   **_FREES_GRADIENTS},
         zero_stages=(0, 3), recomputes=_WHOLE_OR_NOT, schedules=("1f1b",), always_shards=True,
-        degrees=(), framework="trainer",
+        degrees=(), framework="trainer", loss="fused", losses=("eager", "fused"),
+        optimizers=("adamw", "adamw-8bit", "lion", "lion-8bit"),
+        sources="llm-foundry: scripts/train/yamls (fused_crossentropy, decoupled_adamw)",
     ),
     "trainer": StackFacts(
         # Models are loaded in the type of their checkpoint (``dtype="auto"`` since transformers
@@ -565,21 +669,57 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
         setup={**_EAGER, "weights": "bf16"},
         software={"logit_scale": _EAGER_LOSS, "is_trainer": 1, **_FREES_GRADIENTS},
         zero_stages=(0, 3), recomputes=("full",), schedules=("1f1b",), degrees=(),
-        framework="trainer",
+        framework="trainer", optimizers=_OF_TRAINER, updates_in_backward=True,
+        sources=_TRAINING_ARGUMENTS + " (5.23); loss/loss_utils.py: ForCausalLMLoss",
+    ),
+    "trl": StackFacts(
+        setup={**_EAGER, "weights": "bf16"},
+        # The logits of 256 tokens at once, in a checkpoint (``SFTConfig.loss_type``: "chunked_nll"
+        # since 1.7, huggingface/trl pull 5846).
+        software={**LOSSES["chunked"], "logit_tokens": 256, "is_trainer": 1, **_FREES_GRADIENTS},
+        zero_stages=(0, 3), recomputes=("full",), schedules=("1f1b",), degrees=(),
+        framework="trainer", loss="chunked", optimizers=_OF_TRAINER, updates_in_backward=True,
+        sources="trl/trainer/sft_config.py (1.14): loss_type, gradient_checkpointing; "
+        + _TRAINING_ARGUMENTS,
+    ),
+    "unsloth": StackFacts(
+        # Layers computed again from inputs that lie on the host, where memory is short
+        # (``use_gradient_checkpointing="unsloth"``); its 8-bit AdamW is bitsandbytes'.
+        setup={**_EAGER, "weights": "bf16", "optimizer": "adamw-8bit"},
+        software={"fusion": _LEAN, **LOSSES["chunked"], "is_trainer": 1, **_FREES_GRADIENTS},
+        zero_stages=(0,), recomputes=("full",), schedules=("1f1b",), degrees=(),
+        framework="trainer", loss="chunked", losses=("fused", "chunked"), optimizers=_OF_TRAINER,
+        offloads=("optimizer", "activations"), updates_in_backward=True,
+        sources="unsloth/models/rl.py: optim; unsloth_zoo/fused_losses: unsloth_fused_ce_loss; "
+        "unsloth pull 8261",
+    ),
+    "torchtune": StackFacts(
+        setup={**_EAGER, "weights": "bf16"},
+        software={**LOSSES["chunked"], "is_trainer": 0, **_FREES_GRADIENTS},
+        zero_stages=(0, 3), recomputes=("full",), schedules=("1f1b",), always_shards=True,
+        degrees=(), framework="torchtune", loss="chunked", losses=("eager", "chunked"),
+        updates_in_backward=True,
+        sources="recipes/configs (0.6): loss, optimizer, optimizer_in_bwd, "
+        "enable_activation_checkpointing, fsdp_cpu_offload, dtype",
     ),
     "fsdp": StackFacts(
         setup={**_EAGER, "gradients": "bf16"},
         software={"logit_scale": _EAGER_LOSS, **_FREES_GRADIENTS},
         zero_stages=(0, 3), recomputes=_WHOLE_OR_NOT, schedules=("1f1b",), always_shards=True,
         # A loop may divide its products, too (``torch.distributed.tensor.parallel``).
-        degrees=("tp",), usual_degrees=(), framework="trainer",
+        degrees=("tp",), usual_degrees=(), framework="trainer", updates_in_backward=True,
+        sources="torch.distributed.fsdp (2.13); torch.nn.functional.cross_entropy",
     ),
     "ddp": StackFacts(
         setup=_EAGER, software={"logit_scale": _EAGER_LOSS}, zero_stages=(0,),
         recomputes=_WHOLE_OR_NOT, schedules=("1f1b",), degrees=(), framework="trainer",
+        offloads=("optimizer", "gradients", "activations"), updates_in_backward=True,
+        sources=_OWN_LOOP,
     ),
     "ddp-compiled": StackFacts(
         setup={"kernels": "compiled", "attention": "flash"}, zero_stages=(0,),
         recomputes=_WHOLE_OR_NOT, schedules=("1f1b",), degrees=(), framework="trainer",
+        offloads=("optimizer", "gradients", "activations"), updates_in_backward=True,
+        sources=_OWN_LOOP,
     ),
 }  # fmt: skip

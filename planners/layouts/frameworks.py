@@ -11,11 +11,13 @@ out proposes nothing that cannot be started.
 | `deepspeed` | Hugging Face Trainer, or `deepspeed.initialize`, with a DeepSpeed config    |
 | `megatron`  | Megatron-LM's `pretrain_gpt.py`                                             |
 | `torchtitan` | torchtitan's `train.py`, where its user names it                           |
+| `torchtune` | torchtune's recipes (`tune run`), where their user names them               |
 | `torch`     | a recorded script with PyTorch's own calls (`estimate.launch`)              |
 
 Releases read: megatron-core 0.16.1 and the `megatron/training/arguments.py` of its time
 (configuration classes, which check themselves when they are made, and ``validate_args``),
-deepspeed 0.19.8, transformers 5.23, accelerate 1.15, torch 2.13, torchtitan 0.3.
+deepspeed 0.19.8, transformers 5.23, accelerate 1.15, torch 2.13, torchtitan 0.3, torchtune 0.6,
+trl 1.14.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ from advisor.planners.core import (
 
 Bools = NDArray[np.bool_]
 Numbers = NDArray[Any]
-Framework = Literal["trainer", "deepspeed", "megatron", "torchtitan", "torch"]
+Framework = Literal["trainer", "deepspeed", "megatron", "torchtitan", "torchtune", "torch"]
 NONE, SELECTIVE, FULL = (RECOMPUTES.index(r) for r in ("none", "selective", "full"))
 SINGLE: Final = ("fp32", "tf32")
 
@@ -95,6 +97,16 @@ class Case:
         )
 
     @property
+    def moves_with_parameters(self) -> Bools:
+        """Gradients are offloaded where their parameters are."""
+        return np.asarray(self.offloads_gradients <= self.offloads_parameters)
+
+    @property
+    def pages(self) -> Bools:
+        """The optimizer pages its own state to the host, and nothing else is moved for it."""
+        return np.asarray(self.setup.pages_optimizer & (self.offloads_parameters == 0))
+
+    @property
     def keeps_or_repeats(self) -> Bools:
         """Recomputation of all or nothing."""
         return np.asarray(self.recompute != SELECTIVE)
@@ -137,6 +149,17 @@ _REPEATS_LAYERS: Final = FrameworkRule(
     "transformers/modeling_utils.py: gradient_checkpointing_enable",
     lambda c: c.keeps_or_repeats,
 )
+
+
+def _updates_after(source: str) -> FrameworkRule:
+    """Return the rule that nothing is updated before the backward pass is over."""
+    return FrameworkRule(
+        "the optimizer steps after the backward pass",
+        source,
+        lambda c: c.updates_in_backward == 0,
+    )
+
+
 _CORE: Final = "megatron/core/"
 _ARGUMENTS: Final = "megatron/training/arguments.py: validate_args"
 _TRANSFORMER: Final = _CORE + "transformer/transformer_config.py: __post_init__"
@@ -190,6 +213,12 @@ MEGATRON: Final[tuple[FrameworkRule, ...]] = (
         _ARGUMENTS + " (no such argument)",
         lambda c: c.offloads_parameters == 0,
     ),
+    FrameworkRule(
+        "gradients stay where they are reduced",
+        _CORE + "optimizer/cpu_offloading/hybrid_optimizer.py",
+        lambda c: c.offloads_gradients == 0,
+    ),
+    _updates_after(_SCHEDULES),
     FrameworkRule(
         "the optimizer is offloaded from the distributed optimizer only (ZeRO-1)",
         _CORE + "optimizer/optimizer_config.py: __post_init__; " + _ARGUMENTS,
@@ -326,14 +355,29 @@ TRAINER: Final[tuple[FrameworkRule, ...]] = (
     ),
     _REPEATS_LAYERS,
     FrameworkRule(
-        "FSDP offloads parameters and optimizer together, and DDP neither",
-        _PLUGIN,
-        lambda c: c.offloads_whole_shards,
+        "FSDP offloads parameters and optimizer together, and DDP neither; paged optimizers move "
+        "themselves",
+        _PLUGIN + "; bitsandbytes/optim/optimizer.py: Optimizer8bit.get_state_buffer",
+        lambda c: (c.offloads_whole_shards | c.pages) & c.moves_with_parameters,
     ),
     FrameworkRule(
-        "FSDP offloads the activations that checkpointing keeps, and no others",
-        _PLUGIN,
-        lambda c: (c.offloads_activations == 0) | ((c.zero_stage == 3) & (c.recompute == FULL)),
+        "activations that checkpointing keeps are offloaded by FSDP, TRL or Unsloth, and no others",
+        _PLUGIN + "; trl/models/activation_offloading.py; unsloth_zoo/gradient_checkpointing.py",
+        lambda c: (
+            (c.offloads_activations == 0)
+            | (c.recompute == FULL)
+            & ((c.zero_stage == 3) | (c.setup.stack in ("trl", "unsloth")))
+        ),
+    ),
+    FrameworkRule(
+        "the Trainer updates in the backward pass by LOMO, AdaLomo or GaLore's layers",
+        "transformers/trainer_optimizer.py: _get_lomo_optimizer, _setup_low_rank_optimizer",
+        lambda c: (
+            (c.updates_in_backward == 0)
+            | (c.setup.named_stack not in ("trainer", "trl", "unsloth"))
+            | (c.setup.optimizer in ("sgd", "adafactor"))
+            | ((c.setup.optimizer == "galore") & (c.ranks == 1))
+        ),
     ),
     FrameworkRule(
         "FSDP cannot shard a frozen base of 8 bits: it takes floating-point storage only",
@@ -374,8 +418,19 @@ DEEPSPEED: Final[tuple[FrameworkRule, ...]] = (
     FrameworkRule(
         "an offloaded optimizer is DeepSpeed's own Adam",
         _ENGINE + ": _configure_optimizer",
-        lambda c: (c.offloads_optimizer == 0) | (c.setup.optimizer == "adamw"),
+        lambda c: (c.offloads_optimizer == 0) | (c.setup.optimizer == "adamw") | c.pages,
     ),
+    FrameworkRule(
+        "gradients are offloaded beside the optimizer, from ZeRO 2 and 3 (or on one rank)",
+        "deepspeed/runtime/zero/stage_1_and_2.py: async_accumulate_grad_in_cpu_via_gpu",
+        lambda c: (
+            (c.offloads_gradients == 0)
+            | (c.offloads_optimizer > 0)
+            & ((c.zero_stage >= 2) | (c.ranks == 1))
+            & (not c.setup.pages_optimizer)
+        ),
+    ),
+    _updates_after(_ENGINE + ": step"),
     FrameworkRule(
         "activations are offloaded by DeepSpeed's own checkpointing, which models must call",
         "deepspeed/runtime/activation_checkpointing/checkpointing.py: checkpoint",
@@ -384,13 +439,13 @@ DEEPSPEED: Final[tuple[FrameworkRule, ...]] = (
     _REPEATS_LAYERS,
     _runs_in("deepspeed/runtime/precision_config.py", "bf16", "fp16", "tf32", "fp32"),
     FrameworkRule(
-        "16-bit moments and weights come together, with ZeRO 1 to 3",
+        "16-bit moments and weights come together, with ZeRO 1 to 3 or offload",
         "deepspeed/runtime/config.py: _do_error_check",
         lambda c: (
             (c.setup.weights == "fp32") & (c.setup.optimizer != "adamw-bf16")
             | (c.setup.weights == "bf16")
             & (c.setup.optimizer in ("adamw", "adamw-bf16"))
-            & (c.zero_stage > 0)
+            & ((c.zero_stage > 0) | (c.offloads_optimizer > 0))
         ),
     ),
 )
@@ -415,7 +470,14 @@ TORCHTITAN: Final[tuple[FrameworkRule, ...]] = (
     FrameworkRule(
         "parameters and optimizer are offloaded together, from sharded ranks, and nothing else",
         _TITAN + "TrainingConfig.enable_cpu_offload",
-        lambda c: (c.offloads_activations == 0) & c.offloads_whole_shards,
+        lambda c: (
+            (c.offloads_activations == 0) & c.offloads_whole_shards & c.moves_with_parameters
+        ),
+    ),
+    FrameworkRule(
+        "the optimizer steps in the backward pass without stages of a pipeline",
+        "torchtitan/components/optimizer.py: build_optimizers (early_step_in_backward)",
+        lambda c: (c.updates_in_backward == 0) | (c.pp == 1),
     ),
     FrameworkRule(
         "all weights are trained, in fp32, by AdamW",
@@ -444,6 +506,43 @@ TORCHTITAN: Final[tuple[FrameworkRule, ...]] = (
         _TITAN + "ParallelismConfig.expert_parallel_degree",
         lambda c: c.experts % c.ep == 0,
         of_shapes=True,
+    ),
+)
+
+_RECIPES: Final = "recipes/full_finetune_distributed.py, full_finetune_single_device.py"
+TORCHTUNE: Final[tuple[FrameworkRule, ...]] = (
+    FrameworkRule(
+        "every rank computes the whole model, and several share all of the state (FSDP2)",
+        _RECIPES,
+        lambda c: c.is_whole & np.where(c.ranks > 1, c.zero_stage == 3, c.zero_stage == 0),
+    ),
+    FrameworkRule("all ranks share one copy of the state", _RECIPES, lambda c: ~c.is_hierarchical),
+    _REPEATS_LAYERS,
+    FrameworkRule(
+        "parameters, gradients and optimizer are offloaded together from several ranks, or "
+        "gradients and optimizer from one",
+        _RECIPES + " (fsdp_cpu_offload); torchao/optim/cpu_offload.py: CPUOffloadOptimizer",
+        lambda c: (
+            (c.offloads_whole_shards & c.moves_with_parameters)
+            | c.pages
+            | (c.ranks == 1) & (c.offloads_parameters == 0)
+        ),
+    ),
+    FrameworkRule(
+        "activations are offloaded where they are recomputed",
+        _RECIPES + " (enable_activation_offloading)",
+        lambda c: (c.offloads_activations == 0) | (c.recompute == FULL),
+    ),
+    FrameworkRule(
+        "all of a step is in one precision",
+        _RECIPES + " (dtype)",
+        lambda c: c.setup.weights == ("bf16" if c.precision == "bf16" else "fp32"),
+    ),
+    _runs_in(_RECIPES, "bf16", "tf32", "fp32"),
+    FrameworkRule(
+        "adapters are updated after the backward pass",
+        "recipes/lora_finetune_single_device.py",
+        lambda c: (c.updates_in_backward == 0) | (not c.setup.has_adapters),
     ),
 )
 
@@ -484,7 +583,7 @@ TORCH: Final[tuple[FrameworkRule, ...]] = (
     FrameworkRule(
         "FSDP offloads parameters and optimizer together",
         "torch.distributed.fsdp.CPUOffloadPolicy",
-        lambda c: c.offloads_whole_shards,
+        lambda c: c.offloads_whole_shards & c.moves_with_parameters,
     ),
     FrameworkRule(
         "activations are offloaded from whole models that are not recomputed",
@@ -499,6 +598,7 @@ RULES: Final[dict[Framework, tuple[FrameworkRule, ...]]] = {
     "deepspeed": DEEPSPEED,
     "megatron": MEGATRON,
     "torchtitan": TORCHTITAN,
+    "torchtune": TORCHTUNE,
     "torch": TORCH,
 }
 
@@ -583,5 +683,6 @@ def layout_columns(layout: Layout) -> Layouts:
         shard_group=layout.shard_group or layout.dp * layout.cp,
         partial_layers=layout.partial_layers or 0,
         holds_all=int(layout.schedule == "gpipe" and layout.pp > 1),
+        updates_in_backward=int(layout.updates_in_backward),
         **{f"offloads_{what}": int(what in layout.offload) for what in OFFLOADS},
     )

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache, reduce
-from itertools import product
+from itertools import compress, product
 from typing import Final
 
 import numpy as np
@@ -90,6 +90,10 @@ class SearchSpace:
     offloads: tuple[Offload, ...] = OFFLOADS
     # parameters of a lone device may lie in host memory, too: where offload was asked for by name
     offloads_alone: bool = False
+    # exactly these are moved, of what may be (``offloads``); None leaves it open
+    moves: tuple[Offload, ...] | None = None
+    # layers are updated in the backward pass, so that no micro-batches are accumulated
+    updates_in_backward: bool = False
     # layers may be swapped in from host memory, by peers that average (``planners.systems.atom``)
     swaps: bool = False
     # steps between two averagings of such peers; None leaves it to the planner
@@ -100,7 +104,7 @@ class SearchSpace:
         """What is not left open, by name."""
         default = SearchSpace()
         names = ("tp", "pp", "cp", "ep", "micro_batch", "accumulation_steps",
-                 "zero_stages", "recomputes", "offloads")  # fmt: skip
+                 "zero_stages", "recomputes", "offloads", "moves", "updates_in_backward")  # fmt: skip
         return {n: getattr(self, n) for n in names if getattr(self, n) != getattr(default, n)}
 
 
@@ -137,7 +141,8 @@ def degrees(
             continue
         if shape.heads % tp or (kv_heads % tp and tp % kv_heads) or space.tp not in (None, tp):
             continue
-        for pp in divisors(devices // tp, min(_MOST_STAGES, shape.layers)):
+        stages = 1 if space.updates_in_backward else min(_MOST_STAGES, shape.layers)
+        for pp in divisors(devices // tp, stages):
             if pp < space.min_pp:
                 continue
             fills = space.cuts_unevenly or fills_stages(shape.layers, pp)
@@ -180,6 +185,7 @@ def splits(shape: Transformer, devices: int, global_batch: int, space: SearchSpa
         holds_all=holds_all.astype(bool),
         is_sequence_parallel=(tp > 1).astype(np.int64),
         shard_group=dp * cp,
+        updates_in_backward=int(space.updates_in_backward),
     )
 
 
@@ -195,6 +201,7 @@ def _micro_batches(local: int, space: SearchSpace) -> list[int]:
         for micro in divisors(local, space.max_micro_batch)
         if space.micro_batch in (None, micro)
         and space.accumulation_steps in (None, local // micro)
+        and (micro == local or not space.updates_in_backward)
     ]
 
 
@@ -226,22 +233,28 @@ def shards(space: SearchSpace) -> dict[str, Ints]:
     rows = []
     for zero in space.zero_stages:
         scopes = (0, 1) if zero and space.may_shard_in_nodes else (0,)
-        usable = [o for o in OFFLOADS if o in space.offloads and (zero == 3 or o != "parameters")]
-        for scope, chosen in product(scopes, product((0, 1), repeat=len(usable))):
-            moved = dict(zip(usable, chosen, strict=True))
-            alone = not scope and may_stand_alone(zero, moved.get("parameters", 0) > 0, space)
+        for scope, moved in product(scopes, _moved(zero, space)):
+            alone = not scope and may_stand_alone(zero, "parameters" in moved, space)
             lone = zero == 0 and space.always_shards and max(space.zero_stages) > 0
-            rows.append((zero, scope, lone, alone, *(moved.get(o, 0) for o in OFFLOADS)))
-    table = np.array(rows)[None, None, :, :]
-    return {
-        "zero_stage": table[..., 0],
-        "in_node": table[..., 1],
-        "is_lone": table[..., 2],
-        "is_alone": table[..., 3],
-        "offloads_optimizer": table[..., 4],
-        "offloads_parameters": table[..., 5],
-        "offloads_activations": table[..., 6],
-    }
+            rows.append((zero, scope, lone, alone, *(int(o in moved) for o in OFFLOADS)))
+    table = np.array(rows, dtype=np.int64).reshape(-1, 4 + len(OFFLOADS))[None, None, :, :]
+    names = ("zero_stage", "in_node", "is_lone", "is_alone", *(f"offloads_{o}" for o in OFFLOADS))
+    return {name: table[..., place] for place, name in enumerate(names)}
+
+
+def _moved(zero: int, space: SearchSpace) -> list[tuple[Offload, ...]]:
+    """Return what may lie in host memory together in a ZeRO stage, or does where it is asked for.
+
+    Gradients go where the stack's offloaded optimizer takes them, unless they are asked for.
+    """
+    if space.moves is not None and space.offloads:
+        return [space.moves] if zero == 3 or "parameters" not in space.moves else []
+    usable: list[Offload] = [
+        o for o in OFFLOADS
+        if o in space.offloads and o != "gradients" and (zero == 3 or o != "parameters")
+    ]  # fmt: skip
+    chosen = product((False, True), repeat=len(usable))
+    return [tuple(compress(usable, some)) for some in chosen]
 
 
 def may_stand_alone(zero_stage: int, moves_parameters: bool, space: SearchSpace) -> bool:
@@ -315,6 +328,7 @@ def layout_at(layouts: Layouts, index: tuple[int, ...], shape: tuple[int, ...]) 
         is_sequence_parallel=bool(at("is_sequence_parallel")),
         shard_group=group if zero and group < ranks else None,
         offload=frozenset(o for o in OFFLOADS if at(f"offloads_{o}")),
+        updates_in_backward=bool(at("updates_in_backward")),
     )
 
 
@@ -449,7 +463,9 @@ class LayoutProblem(LayoutConditions):
         axis = splits(self.transformer, devices, global_batch, space)
         moves, stays = _moving(shards(space))
         key = devices, global_batch, space, self.joined_devices
-        missing_s = self._stay(axis, recomputes(space), stays, found, key)
+        missing_s = np.zeros(np.size(axis.dp))  # where all layouts move something
+        if stays["zero_stage"].size:
+            missing_s = self._stay(axis, recomputes(space), stays, found, key)
         if moves["zero_stage"].size:
             self._move(axis, recomputes(space), moves, missing_s, found)
         return found

@@ -46,6 +46,7 @@ _LARGEST_DEVICE_GIB: Final = 600.0
 _OPTIONS: Final = {
     "micro_batch": "--micro-batch", "accumulation_steps": "--accumulate",
     "zero_stages": "--zero", "recomputes": "--recompute", "offloads": "--offload",
+    "moves": "--offload", "updates_in_backward": "--optimizer-in-backward",
 }  # fmt: skip
 _SPLITS: Final = ("tp", "pp", "cp", "ep")
 # How sentences call what a space fixes.
@@ -55,6 +56,8 @@ _WORDS: Final = {
     "zero_stages": "ZeRO stage",
     "recomputes": "recompute",
     "offloads": "offload",
+    "moves": "offload",
+    "updates_in_backward": "the optimizer in the backward pass",
 }
 
 
@@ -270,6 +273,8 @@ def _said(name: str, value: object) -> str:
     """Return what is fixed, as the options of the command line call it."""
     if value == ():
         return f"no {_WORDS.get(name, name)}"
+    if value is True:
+        return _WORDS[name]
     shown = ", ".join(map(str, value)) if isinstance(value, tuple) else value
     return f"{_WORDS.get(name, name)} {shown}"
 
@@ -278,7 +283,10 @@ def _option(name: str, value: object) -> str:
     """Return an option as it was typed."""
     if value == ():
         return "--no" + _OPTIONS[name][1:]
-    return f"{_OPTIONS[name]} {_said(name, value).rpartition(' ')[2]}"
+    if value is True:
+        return _OPTIONS[name]
+    shown = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return f"{_OPTIONS[name]} {shown}"
 
 
 def _has_any(problem: LayoutProblem, devices: int, batch: int, space: SearchSpace) -> bool:

@@ -222,13 +222,19 @@ def activation_bytes(precision: str) -> int:
 
 
 # A fused kernel's name here has no passes: its traffic is that of its operands, once.
-_PASSES: Final[dict[str, int]] = {"adamw": 21, "sgd": 3, "sgd-momentum": 8, "adafactor": 20}
+_PASSES: Final[dict[str, int]] = {
+    "adamw": 21, "sgd": 3, "sgd-momentum": 8, "adafactor": 20, "muon": 20, "galore": 8,
+}  # fmt: skip
 # Kernels in all (over lists of tensors), or of each tensor.
 _CALLS: Final[dict[str, int]] = {"adamw": 10, "sgd": 1, "sgd-momentum": 3}
-_CALLS_PER_TENSOR: Final[dict[str, int]] = {"adamw-8bit": 1, "adamw-bf16": 1, "adafactor": 15}
+_CALLS_PER_TENSOR: Final[dict[str, int]] = {
+    "adamw-8bit": 1, "adamw-4bit": 1, "adamw-bf16": 1, "paged-adamw": 1, "paged-adamw-8bit": 1,
+    "lion": 1, "lion-8bit": 1, "adafactor": 15, "muon": 30, "galore": 18,
+}  # fmt: skip
 _FLOP: Final[dict[str, float]] = {
-    "adamw": 8.0, "adamw-8bit": 10.0, "adamw-bf16": 8.0, "sgd": 2.0, "sgd-momentum": 4.0,
-    "adafactor": 8.0,
+    "adamw": 8.0, "adamw-8bit": 10.0, "adamw-4bit": 10.0, "adamw-bf16": 8.0, "paged-adamw": 8.0,
+    "paged-adamw-8bit": 10.0, "sgd": 2.0, "sgd-momentum": 4.0, "adafactor": 8.0, "lion": 6.0,
+    "lion-8bit": 8.0, "muon": 6.0, "galore": 4.0,
 }  # fmt: skip
 
 # PyTorch's optimizers that update lists of tensors on accelerators unless told otherwise
@@ -277,11 +283,15 @@ def update(
     |------------------|--------------------------------------------------------------------------|
     | ``adamw``        | 21: decay 2, lerp 3, second moment 2 + 4, sqrt 2, scalings 4, update 4   |
     | ``adamw-bf16``   | one kernel: weight and moments read and written, gradient read (torchao) |
-    | ``adamw-8bit``   | one kernel, as above with 8-bit moments (bitsandbytes)                   |
+    | ``adamw-8bit``   | one kernel, as above with 8-bit moments (bitsandbytes); so are           |
+    |                  | ``adamw-4bit`` (torchao, compiled), ``paged-...`` and ``lion-...``       |
     | ``sgd``          | 3: one addition                                                          |
     | ``sgd-momentum`` | 8: decay of the buffer 2, two additions 6                                |
     | ``adafactor``    | 20: square 4, row and column means 2, their product 1, two products 5,   |
     |                  | root mean square 2, two scalings 4, addition 2 (transformers.Adafactor)  |
+    | ``muon``         | 20: momentum 6, cast 2, five iterations of 2 in 16 bits, addition 2      |
+    |                  | (``torch.optim.Muon``); its products are ``TrainingSetup.update_flop``   |
+    | ``galore``       | 8: gradient projected 1, update 1 + 1, decay 2, addition 3 (galore_torch)|
 
     PyTorch 2 runs the first, the fourth and the fifth over lists of tensors (``foreach``).
 

@@ -25,6 +25,7 @@ from advisor.planners.core import (
     FUSIONS,
     GENERATIONS,
     LOGIT_SCALES,
+    LOSSES,
     PRECISION_BYTES,
     STACKS,
     Device,
@@ -289,7 +290,8 @@ def usual_stack(work: Work, *, is_split: bool, moves_state: bool = False) -> Sta
     """Return what a described transformer is commonly trained with, where nobody says.
 
     None is a loop of one's own in PyTorch: data parallel in fp32 or 16 bits. Fine-tuning
-    (adapters, or weights without an fp32 copy) is the Trainer's. Products in 8 bits and fewer are
+    (adapters, or weights without an fp32 copy) is TRL's SFTTrainer's, whose loss is chunked as
+    today's fine-tuning tools have it. Products in 8 bits and fewer are
     those of Transformer Engine, which NeMo's recipes turn on. A model that its user splits
     (``is_split``: a degree of tensor, pipeline, context or expert parallelism is asked for) runs
     in Megatron: by NeMo's recipes in bf16; fp16 and its loss scaling are of the releases before
@@ -298,7 +300,7 @@ def usual_stack(work: Work, *, is_split: bool, moves_state: bool = False) -> Sta
     """
     setup = work.setup
     if _is_tuned_finely(setup):
-        return "trainer" if setup.kernels == "eager" else None
+        return "trl" if setup.kernels == "eager" else None
     if PRECISION_BYTES[work.precision] == 1:
         return "nemo"
     if not is_split:
@@ -342,13 +344,20 @@ def software_of(work: Work) -> Software:
         stops_early=int(not is_megatron),
         gradient_bytes=setup.gradient_bytes(precision),
         weight_bytes=weight,
-        optimizer_state_bytes=setup.optimizer_bytes(precision),
+        optimizer_state_bytes=setup.optimizer_bytes(precision, work.transformer),
+        pages_optimizer=int(setup.pages_optimizer),
+        update_flop=setup.update_flop(work.transformer),
         logit_scale=LOGIT_SCALES[FUSIONS.index(setup.kernels)],
         activation_scale=element / 2,
     )
+    asked = {} if setup.loss is None else LOSSES[setup.loss]
     if setup.stack is None:
-        return software
-    said = dict(STACKS[setup.stack].software)
+        return replace(software, **asked)
+    facts = STACKS[setup.stack]
+    said = dict(facts.software)
+    if setup.loss not in (None, facts.loss):
+        said = {name: value for name, value in said.items() if not name.startswith("logit_")}
+        said |= asked
     if setup.attention == "unfused":
         said.pop("attention", None)
     if setup.overlaps_tensor is not None:

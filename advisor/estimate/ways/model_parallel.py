@@ -38,6 +38,7 @@ from advisor.planners.core import (
     Layout,
     Layouts,
     Machines,
+    Stack,
     StackFacts,
     TrainingSetup,
     UnitTimes,
@@ -167,7 +168,7 @@ def _split_by(space: SearchSpace, degrees: Sequence[str]) -> SearchSpace:
 
 
 def check_stack(space: SearchSpace, setup: TrainingSetup) -> None:
-    """Refuse a degree that the stack which its user named does not have.
+    """Refuse a degree, or a word for memory, that the stack which its user named does not have.
 
     Raises UsageError naming the option and the stacks that have it.
     """
@@ -182,6 +183,34 @@ def check_stack(space: SearchSpace, setup: TrainingSetup) -> None:
                 f"--stack {setup.named_stack} has no --{name}{why}",
                 hint=f"leave one of them out, or name a stack that has it: {able}",
             )
+    asked = {("--loss", setup.loss or ""), *(("--offload", one) for one in space.moves or ())}
+    asked |= {("--optimizer", setup.optimizer)} if "optimizer" in setup.said else set()
+    asked |= {("--optimizer-in-backward", "")} if space.updates_in_backward else set()
+    for option, value, is_known in stack_words(setup.named_stack):
+        if (option, value) in asked and not is_known:
+            able = ", ".join(
+                stack for stack in STACKS if (option, value, True) in stack_words(stack)
+            )
+            raise UsageError(
+                f"--stack {setup.named_stack} has no {option} {value}".rstrip(),
+                hint=f"leave one of them out, or name a stack that has it: {able}",
+            )
+
+
+def stack_words(stack: Stack | None) -> tuple[tuple[str, str, bool], ...]:
+    """Return the words that change what a step keeps: option, value, and whether a stack has it.
+
+    ``stack``: None has all of them: somebody's own loop.
+    """
+    facts = StackFacts(setup={}, updates_in_backward=True) if stack is None else STACKS[stack]
+    everything = StackFacts(setup={})
+    return (
+        *(("--loss", one, one in facts.losses) for one in everything.losses),
+        ("--optimizer-in-backward", "", facts.updates_in_backward),
+        *(("--optimizer", one, one in facts.optimizers) for one in everything.optimizers),
+        *(("--offload", one, one in facts.offloads) for one in everything.offloads),
+        *(("--recompute", one, one in facts.recomputes) for one in everything.recomputes),
+    )
 
 
 def within_links(space: SearchSpace, problem: LayoutProblem) -> SearchSpace:
