@@ -116,6 +116,16 @@ class Software:
     # parameter of the optimizer, master copy included [bytes]
     weight_bytes: Column = 2.0
     optimizer_state_bytes: Column = 12.0
+    # master_bytes: of those, an fp32 copy of the weights [bytes/trained parameter]; adapter_bytes:
+    # of ``weight_bytes``, adapters with their gradients and state [bytes/parameter]
+    master_bytes: Column = 4.0
+    adapter_bytes: Column = 0.0
+    # of a layer for a token: inputs of frozen products, which nothing keeps (their weights have no
+    # gradient) [bytes/token]
+    frozen_input_bytes: Column = 0.0
+    # copies of the parameters' width that the update computes with (``foreach`` of
+    # ``torch.optim``); 0 where it is one kernel
+    update_copies: Column = 0.0
     # what the loss keeps of the logits over what Megatron's does (``LOGIT_SCALES``)
     logit_scale: Column = 1.0
     # logit_share, logit_tokens: of a micro-batch's tokens, those whose logits exist at once: a

@@ -154,9 +154,7 @@ _REPEATS_LAYERS: Final = FrameworkRule(
 def _updates_after(source: str) -> FrameworkRule:
     """Return the rule that nothing is updated before the backward pass is over."""
     return FrameworkRule(
-        "the optimizer steps after the backward pass",
-        source,
-        lambda c: c.updates_in_backward == 0,
+        "the optimizer steps after the backward pass", source, lambda c: c.updates_in_backward == 0
     )
 
 
@@ -365,8 +363,7 @@ TRAINER: Final[tuple[FrameworkRule, ...]] = (
         _PLUGIN + "; trl/models/activation_offloading.py; unsloth_zoo/gradient_checkpointing.py",
         lambda c: (
             (c.offloads_activations == 0)
-            | (c.recompute == FULL)
-            & ((c.zero_stage == 3) | (c.setup.stack in ("trl", "unsloth")))
+            | (c.recompute == FULL) & ((c.zero_stage == 3) | (c.setup.stack in ("trl", "unsloth")))
         ),
     ),
     FrameworkRule(

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache, reduce
 from itertools import compress, product
+from statistics import NormalDist
 from typing import Final
 
 import numpy as np
@@ -40,18 +41,26 @@ from advisor.planners.core import (
 from advisor.planners.layouts.frameworks import fills_chunks, layout_columns
 from advisor.planners.layouts.time import StepTimes, step_times
 from advisor.planners.memory import (
+    UNSEEN,
+    Ledger,
     MemoryConstants,
-    StageAsked,
+    deviation_bytes,
     host_bytes,
-    memory_bytes,
+    ledger,
     model_state,
     needed_bytes,
     parameter_state,
+    without_terms,
 )
 from advisor.planners.step import block_times
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+# What a device must have room for, and one standard deviation of it [bytes].
+Needs = tuple[Floats, Floats]
+# How likely a layout must fit: to be rented, and to be shown as possible.
+RENTED: Final = 0.9
+POSSIBLE: Final = 0.5
 # Beyond these nobody has trained.
 _MOST_STAGES: Final = 512
 _MOST_CP: Final = 16
@@ -94,6 +103,8 @@ class SearchSpace:
     moves: tuple[Offload, ...] | None = None
     # layers are updated in the backward pass, so that no micro-batches are accumulated
     updates_in_backward: bool = False
+    # probability that a device has room for what a layout needs: that of what is rented
+    sureness: float = RENTED
     # layers may be swapped in from host memory, by peers that average (``planners.systems.atom``)
     swaps: bool = False
     # steps between two averagings of such peers; None leaves it to the planner
@@ -394,7 +405,7 @@ class LayoutProblem(LayoutConditions):
     # each part of a step is the slowest kind's, and a layout must fit on all
     beside: tuple[LayoutProblem, ...] = ()
     # blocks with their memory, the same on all machines: problems of one model share them
-    blocks: dict[object, tuple[Layouts, Bools, Floats]] = field(
+    blocks: dict[object, tuple[Layouts, Bools, Needs]] = field(
         default_factory=dict, compare=False, repr=False
     )
 
@@ -436,13 +447,32 @@ class LayoutProblem(LayoutConditions):
         """Return the step of every layout and its parts, fitting or not [s]."""
         return step_times(*(kind.case(layouts) for kind in self.kinds))
 
-    def used_bytes(self, layouts: Layouts, stage: StageAsked = "fullest") -> Floats:
-        """Return the memory of the fullest device in every layout, or of the first stage's."""
-        return memory_bytes(self.shapes, layouts, self.software, self.memory, stage=stage)
+    def ledger(self, layouts: Layouts) -> Ledger:
+        """Return the memory of the fullest device in every layout, by term."""
+        return ledger(self.shapes, layouts, self.software, self.memory)
 
     def needed_bytes(self, layouts: Layouts) -> Floats:
         """Return what the fullest device must have room for in every layout."""
         return needed_bytes(self.shapes, layouts, self.software, self.memory)
+
+    def needs(self, layouts: Layouts) -> Needs:
+        """Return the same with one standard deviation of it [bytes]."""
+        terms = self.ledger(layouts)
+        needed = without_terms(terms, UNSEEN["needed"])
+        return needed, deviation_bytes(terms, self.memory)
+
+    def over_bytes(self, needs: Needs, sureness: float) -> Floats:
+        """Return by how much layouts miss the smallest device; below 0 where they fit [bytes].
+
+        What is as likely to fit as not may fill the card. What is to be surer leaves free what
+        no layout may fill, and has room for the error of its memory.
+        """
+        needed, deviation = needs
+        whole = min(float(kind.machines.memory_bytes) for kind in self.kinds)
+        if sureness <= POSSIBLE:
+            return np.asarray(needed - whole)
+        most = needed + NormalDist().inv_cdf(sureness) * deviation
+        return np.asarray(np.maximum(needed - self.capacity_bytes, most - whole))
 
     def on_host(self, layouts: Layouts) -> tuple[Floats, Bools]:
         """Return what a node's host memory holds of every layout at most, and where it fits."""
@@ -465,9 +495,9 @@ class LayoutProblem(LayoutConditions):
         key = devices, global_batch, space, self.joined_devices
         missing_s = np.zeros(np.size(axis.dp))  # where all layouts move something
         if stays["zero_stage"].size:
-            missing_s = self._stay(axis, recomputes(space), stays, found, key)
+            missing_s = self._stay(axis, recomputes(space), stays, found, space.sureness, key)
         if moves["zero_stage"].size:
-            self._move(axis, recomputes(space), moves, missing_s, found)
+            self._move(axis, recomputes(space), moves, missing_s, found, space.sureness)
         return found
 
     def fits(self, devices: int, global_batch: int, space: SearchSpace) -> bool:
@@ -478,13 +508,13 @@ class LayoutProblem(LayoutConditions):
             part = axis_part(axis, slice(start, start + _BLOCK // 16))
             layouts, valid = self._valid(part, recompute, shard)
             valid = valid & self.on_host(layouts)[1]
-            if np.any(valid & (self.needed_bytes(layouts) <= self.capacity_bytes)):
+            if np.any(valid & (self.over_bytes(self.needs(layouts), space.sureness) <= 0)):
                 return True
         return False
 
     def _stay(
         self, axis: Layouts, recompute: dict[str, Ints], shard: dict[str, Ints], found: Found,
-        key: tuple[object, ...],
+        sureness: float, key: tuple[object, ...],
     ) -> Floats:  # fmt: skip
         """Look at all layouts with nothing in host memory.
 
@@ -496,12 +526,12 @@ class LayoutProblem(LayoutConditions):
             part, known = slice(start, start + width), self.blocks.get((*key, start))
             if known is None:
                 layouts, valid = self._valid(axis_part(axis, part), recompute, shard)
-                known = layouts, valid, self.needed_bytes(layouts)
+                known = layouts, valid, self.needs(layouts)
                 if len(self.blocks) >= _MOST_KEPT:
                     self.blocks.clear()
                 self.blocks[(*key, start)] = known
-            times, fits = self._look(*known, found, moves=False)
-            _, valid, used = known
+            times, fits = self._look(*known, found, sureness, moves=False)
+            _, valid, (used, _) = known
             shape = np.broadcast_shapes(used.shape, valid.shape)
             missing = np.broadcast_to(np.where(valid & ~fits, times.step_s, np.inf), shape)
             missing_s[part] = missing.min(axis=(1, 2))
@@ -509,7 +539,7 @@ class LayoutProblem(LayoutConditions):
 
     def _move(
         self, axis: Layouts, recompute: dict[str, Ints], shard: dict[str, Ints], missing_s: Floats,
-        found: Found,
+        found: Found, sureness: float,
     ) -> None:  # fmt: skip
         """Look at layouts with something in host memory, the most promising splits first."""
         order = np.argsort(missing_s, kind="stable")
@@ -524,7 +554,7 @@ class LayoutProblem(LayoutConditions):
             layouts = flattened(layouts, valid)  # few are
             if np.size(layouts.dp):
                 valid = np.ones(np.shape(layouts.dp), dtype=bool)
-                self._look(layouts, valid, self.needed_bytes(layouts), found, moves=True)
+                self._look(layouts, valid, self.needs(layouts), found, sureness, moves=True)
 
     def _valid(
         self, part: Layouts, recompute: dict[str, Ints], shard: dict[str, Ints]
@@ -534,28 +564,32 @@ class LayoutProblem(LayoutConditions):
         return layouts, valid if self.admits is None else valid & self.admits(layouts)
 
     def _look(
-        self, layouts: Layouts, valid: Bools, used: Floats, found: Found, *, moves: bool
-    ) -> tuple[StepTimes, Bools]:
+        self, layouts: Layouts, valid: Bools, needs: Needs, found: Found, sureness: float, *,
+        moves: bool,
+    ) -> tuple[StepTimes, Bools]:  # fmt: skip
         """Look at a block; return its times, and what fits.
 
-        ``used``: memory of the fullest device [bytes]; ``moves``: whether anything is moved to
-        host memory.
+        ``needs``: memory of the fullest device; ``moves``: whether anything is moved to host
+        memory.
         """
+        over = self.over_bytes(needs, sureness)
         if self.parts_layers:
-            layouts = replace(layouts, partial_layers=self._fewest_layers(layouts, used))
-            used = self.needed_bytes(layouts)
+            fewest = self._fewest_layers(layouts, over, sureness)
+            layouts = replace(layouts, partial_layers=fewest)
+            needs = self.needs(layouts)
+            over = self.over_bytes(needs, sureness)
         on_host, has_room = np.zeros(()), np.asarray(True)
         if moves:
             on_host, has_room = self.on_host(layouts)
-        shape = np.broadcast_shapes(used.shape, valid.shape, on_host.shape)
-        fits = valid & (used <= self.capacity_bytes) & has_room
+        shape = np.broadcast_shapes(over.shape, valid.shape, on_host.shape)
+        fits = valid & (over <= 0) & has_room
         found.considered += int(np.count_nonzero(valid)) * (
             int(np.prod(shape)) // int(np.prod(valid.shape))
         )
         count = int(np.count_nonzero(fits))
         found.fitting += count
         if not count:
-            self._miss(layouts, used, valid, shape, found)
+            self._miss(layouts, over, valid, shape, found)
         times = self.times(layouts)
         step_s = np.where(fits, times.step_s, np.inf)
         index = np.unravel_index(int(np.argmin(step_s)), shape)
@@ -563,36 +597,36 @@ class LayoutProblem(LayoutConditions):
             found.least_s = float(step_s[index])
             place = tuple(int(i) for i in index)
             layout = layout_at(layouts, place, shape)
-            found.best = planned(layout, times, (used, on_host), place, shape)
+            found.best = planned(layout, times, (needs[0], on_host), place, shape)
         return times, fits
 
-    def _fewest_layers(self, layouts: Layouts, used: Floats) -> Ints:
+    def _fewest_layers(self, layouts: Layouts, over: Floats, sureness: float) -> Ints:
         """Return how many layers of a chunk must be recomputed, or lie in host memory; 0 for all.
 
-        Memory is the greatest of sums that are linear in the layers, so that a chord between none
-        of them and all lies above it.
+        Memory is the greatest of sums that are linear in the layers, and its deviation a norm of
+        them, so that a chord between none of them and all lies above both.
 
-        ``used``: with all of them [bytes]
+        ``over``: what misses with all of them [bytes]
         """
         is_some = (np.asarray(layouts.recompute) == _FULL) | (
             np.asarray(layouts.offloads_activations) > 0
         )
         bare = replace(layouts, recompute=0, offloads_activations=0)
-        without = self.needed_bytes(bare)
+        without = self.over_bytes(self.needs(bare), sureness)
         layers = chunk_layers(self.shapes, layouts)
-        share = (without - self.capacity_bytes) / np.maximum(without - used, 1.0)
+        share = without / np.maximum(without - over, 1.0)
         fewest = np.clip(np.ceil(share * layers), 1, layers)
         return np.where(is_some, fewest, 0).astype(np.int64)
 
     def _miss(
         self,
         layouts: Layouts,
-        used: np.ndarray,
+        over: np.ndarray,
         valid: np.ndarray,
         shape: tuple[int, ...],
         found: Found,
     ) -> None:
-        excess = np.where(valid, used - self.capacity_bytes, np.inf)
+        excess = np.where(valid, over, np.inf)
         excess = np.broadcast_to(excess, shape)
         index = np.unravel_index(int(np.argmin(excess)), shape)
         if np.isfinite(excess[index]):

@@ -9,13 +9,19 @@ from .recorded_steps import offloaded_bytes as offloaded_bytes
 from .recorded_steps import recorded_activation_bytes as recorded_activation_bytes
 from .recorded_steps import training_memory_bytes as training_memory_bytes
 from .recorded_steps import unit_state_bytes as unit_state_bytes
+from .recorded_steps import work_ledger as work_ledger
+from .transformers import TERMS as TERMS
+from .transformers import UNSEEN as UNSEEN
+from .transformers import Ledger as Ledger
 from .transformers import MemoryConstants as MemoryConstants
 from .transformers import StageAsked as StageAsked
 from .transformers import accumulates_whole as accumulates_whole
+from .transformers import deviation_bytes as deviation_bytes
 from .transformers import host_bytes as host_bytes
 from .transformers import is_megatron_core as is_megatron_core
 from .transformers import kept_bytes as kept_bytes
 from .transformers import layer_activation_bytes as layer_activation_bytes
+from .transformers import ledger as ledger
 from .transformers import memory_bytes as memory_bytes
 from .transformers import model_state as model_state
 from .transformers import needed_bytes as needed_bytes
@@ -23,3 +29,4 @@ from .transformers import parameter_state as parameter_state
 from .transformers import sent_bytes as sent_bytes
 from .transformers import shard_ranks as shard_ranks
 from .transformers import token_activation_bytes as token_activation_bytes
+from .transformers import without_terms as without_terms

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,10 +27,11 @@ from advisor.planners.core import (
     shapes_of,
 )
 from advisor.planners.memory.transformers import (
+    Ledger,
     MemoryConstants,
-    device_bytes,
     model_state,
     token_activation_bytes,
+    without_terms,
 )
 from advisor.planners.step import Unit
 
@@ -139,7 +140,7 @@ def recorded_activation_bytes(
     return np.asarray(np.asarray(tokens, float) * per_token)
 
 
-def training_memory_bytes(
+def work_ledger(
     work: Work,
     micro_batch: ArrayLike,
     *,
@@ -150,8 +151,8 @@ def training_memory_bytes(
     accumulates: ArrayLike = True,
     is_alone: ArrayLike | None = None,
     parameters: MemoryParameters,
-) -> Array:
-    """Return the memory that a data-parallel worker takes [bytes].
+) -> Ledger:
+    """Return the memory that a data-parallel worker takes, by the terms of ``TERMS``.
 
     ``is_cpu``: the process's own memory takes the place of the accelerator's context; ``offload``:
     what lies in host memory instead; two layers of it stay on the device at a time;
@@ -168,16 +169,36 @@ def training_memory_bytes(
     )
     if not np.all(b >= 1):
         raise ValueError(f"micro_batch must be at least 1, got {micro_batch!r}")
-    states = _work_state_bytes(work, d, stage, offload, parameters)
-    passing = _activation_bytes(work, b, parameters) + b * work.input_bytes_per_sample
+    terms = _work_states(work, d, stage, offload, parameters)
+    states = without_terms(terms)
+    kept, logits = _activation_bytes(work, b, parameters)
     excess = excess_bytes(
         work, b, gradient_share=np.where(stage >= 2, 1 / d, 1.0),
         update_share=np.where(stage >= 1, 1 / d, 1.0), accumulates=accumulates, is_cpu=is_cpu,
     )  # fmt: skip
-    on_cpu = parameters.process_bytes + parameters.cpu_slack * (states + passing + excess)
-    is_alone = d == 1 if is_alone is None else is_alone
-    on_device = device_bytes(states, passing, parameters, is_alone=is_alone, excess=excess)
-    return np.asarray(np.where(is_cpu, on_cpu, rounding_bytes(work) + on_device))
+    # Below 0 where gradients are not there yet, which leave no more than themselves.
+    terms["gradients"] = terms["gradients"] + np.minimum(excess, 0.0)
+    terms |= {
+        "activations": np.asarray(kept + b * work.input_bytes_per_sample), "logits": logits,
+        "workspace": np.maximum(excess, 0.0),
+    }  # fmt: skip
+    is_alone = np.asarray(d == 1 if is_alone is None else is_alone)
+    alone = min(parameters.alone_context_bytes, parameters.context_bytes)
+    context = np.where(is_alone, alone, parameters.context_bytes)
+    terms["context"] = np.where(is_cpu, parameters.process_bytes, context)
+    passing = terms["activations"] + logits + terms["workspace"]
+    lasting = 0.0 if parameters.is_replayed else states + np.minimum(excess, 0.0)
+    lost = rounding_bytes(work) + (parameters.slack - 1) * (
+        passing + np.where(is_alone, 0.0, lasting)
+    )
+    on_cpu = (parameters.cpu_slack - 1) * (states + np.minimum(excess, 0.0) + passing)
+    terms["fragmentation"] = np.where(is_cpu, on_cpu, lost)
+    return terms
+
+
+def training_memory_bytes(work: Work, micro_batch: ArrayLike, **asked: Any) -> Array:
+    """Return the sum of ``work_ledger``, asked alike [bytes]."""
+    return without_terms(work_ledger(work, micro_batch, **asked))
 
 
 def largest_micro_batch(
@@ -222,19 +243,19 @@ def _last_that_fits(room: Array, one: Array, most: Array, largest: int) -> NDArr
     return np.asarray(np.where(room >= 0, batch, 0), np.int64)
 
 
-def _work_state_bytes(
+def _work_states(
     work: Work,
     d: Array,
     stage: NDArray[np.int_],
     offload: AbstractSet[str],
     parameters: MemoryParameters,
-) -> Array:
+) -> Ledger:
     """States, buckets, gathered layers and low-precision copies of ``work`` on one device."""
     casts = _cast_bytes(work)
     kept = model_state(
         work.parameter_bytes, work.gradient_bytes, work.optimizer_state_bytes, dp=d,
         zero_stage=stage, moves_weights="parameters" in offload,
-        moves_optimizer="optimizer" in offload,
+        moves_optimizer="optimizer" in offload, moves_gradients="gradients" in offload,
     )  # fmt: skip
     layers = work.transformer.layers if work.transformer else len(work.layers)
     at_once = min(1.0, parameters.gathered_layers / max(1, layers))
@@ -243,7 +264,14 @@ def _work_state_bytes(
     gathered = np.where(fetches, at_once * (casts or work.parameter_bytes), casts)
     bucket = parameters.bucket_fraction * work.gradient_bytes
     buckets = np.where((stage < 2) & (d > 1), bucket, 0.0)
-    return np.asarray(kept.device_bytes + gathered + buckets)
+    shape = np.broadcast_shapes(np.shape(d), np.shape(stage))
+    weights, gradients, optimizer = (
+        np.broadcast_to(one, shape) for one in (kept.weights, kept.gradients, kept.optimizer)
+    )
+    return {
+        "parameters": weights, "gradients": gradients, "optimizer": optimizer,
+        "gathered": np.asarray(gathered), "buckets": np.asarray(buckets),
+    }  # fmt: skip
 
 
 def _cast_bytes(work: Work) -> float:
@@ -270,18 +298,21 @@ def cast_parameters(precision: Precision, parameters: int, stored_bytes: float) 
     return parameters * min(max((stored - low) / (wide - low), 0.0), 1.0)
 
 
-def _activation_bytes(work: Work, micro_batch: Array, parameters: MemoryParameters) -> Array:
+def _activation_bytes(
+    work: Work, micro_batch: Array, parameters: MemoryParameters
+) -> tuple[Array, Array]:
     """Activations, and logits with their gradient, which measured activations already hold."""
     model = work.transformer
     if model is None or work.saved_bytes_per_sample > 0:
-        return np.asarray(micro_batch * work.saved_bytes_per_sample)
+        measured = np.asarray(micro_batch * work.saved_bytes_per_sample)
+        return measured, np.zeros_like(measured)
     element = max(float(min(PRECISION_BYTES[work.precision], 4)), 2.0)
     tokens = micro_batch * model.sequence
     # Frozen layers keep nothing for a backward pass.
     layers = np.ceil(model.layers - work.setup.frozen_layers(model))
     logits = tokens * model.vocabulary * parameters.logit_bytes
     kept = layers * recorded_activation_bytes(model, tokens, element_bytes=element)
-    return np.asarray(kept + logits)
+    return np.asarray(kept), np.asarray(logits)
 
 
 # What becomes of the activations between forward and backward.

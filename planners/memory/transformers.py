@@ -23,21 +23,25 @@ References
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from functools import reduce
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from advisor.planners.core import (
+    FUSIONS,
     GB,
     MIB,
+    RECOMPUTES,
+    Column,
     Floats,
     Layouts,
     Machines,
     Shapes,
     Software,
-    device_parameters,
     held_parameters,
     layer_parameters,
     met_columns,
@@ -47,10 +51,59 @@ from advisor.planners.core import (
     stage_tables,
 )
 
+# What a term is made of: what is known of it is known of all of its kind.
+Kind = Literal[
+    "states", "activations", "logits", "communication", "workspace", "context", "fragmentation"
+]
+Term = Literal[
+    "parameters", "gradients", "optimizer", "masters", "adapters", "gathered", "buckets",
+    "activations", "recomputed", "logits", "workspace", "context", "fragmentation",
+    "host_state", "host_activations",
+]  # fmt: skip
+# Bytes of one device by what they are for; what lies on the host under ``HOST_TERMS``.
+Ledger = dict[Term, Floats]
+# Kind, equation of a device's share and where it is from, of every term in the order shown.
+TERMS: Final[Mapping[Term, tuple[Kind, str, str]]] = {
+    "parameters": ("states", "w N / tp, by ZeRO 3 over d", "ZeRO [2]"),
+    "gradients": ("states", "g N / tp, by ZeRO 2 over d", "ZeRO [2]"),
+    "optimizer": ("states", "moments N / tp, by ZeRO 1 over d", "ZeRO [2]"),
+    "masters": ("states", "4 N / tp, by ZeRO 1 over d", "ZeRO [2]"),
+    "adapters": ("states", "(w + g + moments) r (inner + columns)", "LoRA, Hu et al. 2021"),
+    "gathered": ("communication", "w x two layers, or what stays gathered", "FSDP, ZeRO-3"),
+    "buckets": ("communication", "gradients on their way to a reduction", "DeepSpeed, FSDP"),
+    "activations": ("activations", "kept by a layer and token x layers in flight", "[1], eq. 2-4"),
+    "recomputed": ("activations", "of the one layer that is computed again", "Chen et al. 2016"),
+    "logits": ("logits", "bytes a logit x tokens at once x V / tp", "counted by loss"),
+    "workspace": ("workspace", "cuBLAS, dequantised weights, copies of the update", "PyTorch"),
+    "context": ("context", "CUDA context, libraries, communicators", "fitted"),
+    "fragmentation": ("fragmentation", "(slack - 1) x what is allocated", "fitted"),
+    "host_state": ("states", "what is offloaded of the state", "ZeRO-Offload, Ren et al. 2021"),
+    "host_activations": ("activations", "what is offloaded of the activations", "[1]"),
+}
+HOST_TERMS: Final[tuple[Term, ...]] = ("host_state", "host_activations")
+# What of a device each way to read its memory does not see: ``torch.cuda.max_memory_allocated``
+# (torchtune's peak active is the same but for blocks that are not used any more),
+# ``max_memory_reserved``, ``nvidia-smi``; and what must have room.
+Definition = Literal["allocated", "reserved", "monitor", "needed"]
+UNSEEN: Final[Mapping[Definition, tuple[Term, ...]]] = {
+    "allocated": ("context", "fragmentation"),
+    "reserved": ("context",),
+    "monitor": (),
+    "needed": ("fragmentation",),
+}
+# PyTorch's cuBLAS workspace on Hopper (``c10/cuda``: ``CUBLAS_WORKSPACE_CONFIG``); less before.
+_CUBLAS_BYTES: Final = 32 * MIB
+_FULL: Final = RECOMPUTES.index("full")
+_EAGER, _COMPILED = FUSIONS.index("eager"), FUSIONS.index("compiled")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryConstants:
-    """What a run takes besides its tensors; fitted on printed nvidia-smi readings."""
+    """What a run takes besides its tensors, and how far each kind of term is to be trusted.
+
+    Context and slack are fitted on printed nvidia-smi readings; deviations of ln(term) on whole
+    sources left out.
+    """
 
     context_bytes: float = 3.0 * GB  # CUDA context, libraries, communication buffers [bytes]
     # allocated over needed: fragmentation and buffers, over all tensors; on a device that trains
@@ -64,6 +117,40 @@ class MemoryConstants:
     gathered_layers: float = 2.0  # layers whose parameters ZeRO-3 holds gathered
     # ``slack`` is a job's own, of blocks that were replayed: what lasts loses nothing
     is_replayed: bool = False
+    # by ``Kind``; states are counted, and err by padding and by what a stack keeps beside them
+    states_log_sd: float = 0.02
+    activations_log_sd: float = 0.15
+    logits_log_sd: float = 0.25
+    communication_log_sd: float = 0.5
+    workspace_log_sd: float = 0.5
+    context_log_sd: float = 0.3
+    fragmentation_log_sd: float = 0.7
+    # of activations and logits, where nobody named the software that keeps them
+    unsaid_spread: float = 1.6
+
+
+def without_terms(terms: Ledger, unseen: tuple[Term, ...] = ()) -> Floats:
+    """Return the sum of a device's terms but for some [bytes]."""
+    left = [t for name, t in terms.items() if name not in unseen and name not in HOST_TERMS]
+    return np.asarray(reduce(np.add, left))
+
+
+def deviation_bytes(
+    terms: Ledger, constants: MemoryConstants, unseen: tuple[Term, ...] = UNSEEN["needed"]
+) -> Floats:
+    """Return one standard deviation of the sum of the terms but for some [bytes].
+
+    Terms of one kind err alike (one formula, one allocator), kinds on their own.
+    """
+    kinds: dict[Kind, Floats] = {}
+    for name, term in terms.items():
+        if name not in unseen and name not in HOST_TERMS:
+            kind = TERMS[name][0]
+            kinds[kind] = kinds[kind] + term if kind in kinds else term
+    squares = [
+        np.square(getattr(constants, f"{kind}_log_sd") * term) for kind, term in kinds.items()
+    ]
+    return np.asarray(np.sqrt(reduce(np.add, squares)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +159,10 @@ class ModelState:
 
     device_bytes: Floats
     host_bytes: Floats
+    # the device's, by what they are
+    weights: Floats
+    gradients: Floats
+    optimizer: Floats
 
 
 def model_state(
@@ -111,9 +202,15 @@ def model_state(
     scatters = (stage >= 2) & ~np.asarray(keeps_gradients, bool)
     on_device = gradients * ~np.asarray(moves_gradients, bool) / np.where(scatters, d, 1.0)
     weights, shards = weights / np.where(stage >= 3, d, 1.0), np.where(stage >= 1, d, 1.0)
+    # The host updates with gradients, whether they stay on the device too or not.
+    updated = gradients * (updates | np.asarray(moves_gradients, bool)) / shards
+    there = weights * ~passes, on_device, optimizer * ~updates / shards
     return ModelState(
-        device_bytes=np.asarray(weights * ~passes + on_device + optimizer * ~updates / shards),
-        host_bytes=np.asarray(weights * passes + (optimizer + gradients) * updates / shards),
+        device_bytes=np.asarray(there[0] + there[1] + there[2]),
+        host_bytes=np.asarray(weights * passes + optimizer * updates / shards + updated),
+        weights=np.asarray(there[0]),
+        gradients=np.asarray(there[1]),
+        optimizer=np.asarray(there[2]),
     )
 
 
@@ -151,28 +248,6 @@ def token_activation_bytes(
     return np.asarray(outside + (inside + scores) / t)
 
 
-def device_bytes(
-    states: Floats,
-    passing: Floats,
-    constants: MemoryConstants,
-    *,
-    is_alone: ArrayLike,
-    excess: Floats | float = 0.0,
-) -> Floats:
-    """Return context, states and what comes and goes in a pass, with what the allocator loses.
-
-    ``is_alone``: no other device trains with this one; ``excess``: what a recorded step held
-    beyond states and passing; below 0 where gradients are not there yet, which leave no more than
-    themselves [bytes].
-    """
-    slack, context = constants.slack, constants.context_bytes
-    lasting = states if constants.is_replayed else slack * states
-    shared = context + lasting + slack * (passing + excess)
-    alone = min(constants.alone_context_bytes, context) + states + np.minimum(excess, 0)
-    alone = alone + slack * (passing + np.maximum(excess, 0))
-    return np.asarray(np.where(is_alone, alone, shared))
-
-
 # Whose memory is asked for: the device's that has most, or the first stage's.
 StageAsked = Literal["fullest", "first"]
 
@@ -194,7 +269,30 @@ def layer_activation_bytes(shapes: Shapes, layouts: Layouts, software: Software)
     )
     # torchtitan's selective recomputation keeps every second product's output.
     kept = np.where((recompute == 1) & (skipped > 0), 1 - skipped, 1.0)
-    return np.asarray(tokens * (per_token * kept) * software.activation_scale)
+    per_token = per_token * kept + np.where(
+        kept < 1, 0.0, _elementwise_bytes(shapes, layouts, software)
+    )
+    return np.asarray(tokens * per_token * software.activation_scale)
+
+
+def _elementwise_bytes(shapes: Shapes, layouts: Layouts, software: Software) -> Floats:
+    """Return what one layer of Llama's kind keeps of a token beside the formula's [bytes].
+
+    The formula is of kernels fused by hand. One kernel an operator (transformers' ``LlamaRMSNorm``
+    and ``LlamaMLP``): each of two norms keeps its input in fp32, which the formula counts in 16
+    bits (4 h - 2 h), and the product with its weight (2 h); the gate's activation is kept beside
+    the gate (2 f). Compiled, the backward pass computes elementwise results again from what is
+    there anyway (``torch._functorch.partitioners``): of 8 h outside products 4 h stay, of 6 f the
+    gate's and the other product's output.
+    """
+    fusion, tp = np.asarray(software.fusion), np.asarray(layouts.tp, float)
+    inner = met_columns(shapes, per_token=np.asarray(shapes.experts_per_token)) / tp
+    outside = np.asarray(shapes.hidden) / np.where(layouts.is_sequence_parallel, tp, 1.0)
+    eager, compiled = 8 * outside + 2 * inner, -4 * outside - 2 * inner
+    more = np.where(fusion == _EAGER, eager, np.where(fusion == _COMPILED, compiled, 0.0))
+    more = np.where(np.asarray(shapes.matrices) == 3, more, 0.0)
+    # Compiled, the backward pass makes them again, frozen or not.
+    return np.asarray(more - np.where(fusion == _COMPILED, 0.0, software.frozen_input_bytes / tp))
 
 
 def in_flight(layouts: Layouts) -> Floats:
@@ -209,34 +307,47 @@ def in_flight(layouts: Layouts) -> Floats:
     return np.asarray(np.where(np.asarray(layouts.holds_all), np.where(p > 1, m, 1), one_f_one_b))
 
 
-def layout_state_bytes(
-    shapes: Shapes,
-    layouts: Layouts,
-    software: Software,
-    constants: MemoryConstants,
-    *,
+def _state_terms(
+    shapes: Shapes, layouts: Layouts, software: Software, constants: MemoryConstants,
     layers: Floats,
-    embeddings: Floats | float,
-) -> Floats:
-    """Return parameters, gradients, optimizer and gathered layers on one device [bytes].
-
-    ``layers``, ``embeddings``: layers of the stage, and its embedding or head matrices.
-    """
-    held = held_parameters(shapes, layouts, layers=layers, tables=embeddings)
+) -> Ledger:  # fmt: skip
+    """Return parameters, gradients, optimizer and what travels of them, of one device."""
+    held = held_parameters(shapes, layouts, layers=layers, tables=stage_tables(shapes, layouts))
     routed = _expert_parameters(shapes, layouts, layers=layers)
-    d, zero = shard_ranks(layouts), np.asarray(layouts.zero_stage)
+    d = shard_ranks(layouts)
     # The ranks of an expert-parallel group hold different experts: copies are d / ep of them.
     copies = np.maximum(d / np.asarray(layouts.ep, float), 1.0)
     dense = parameter_state(layouts, software, shapes, d)
     expert = dense if np.all(np.asarray(shapes.experts) == 1) else (
         parameter_state(layouts, software, shapes, copies)
     )  # fmt: skip
-    gathered = _gathered_parameters(shapes, layouts, software, constants, held)
-    # A lone device fetches the layers that lie on the host.
-    is_lone = (np.asarray(layouts.offloads_parameters) > 0) & (np.asarray(layouts.pp) == 1)
-    gathered = np.where((zero >= 3) & ((d > 1) | is_lone), software.weight_bytes * gathered, 0.0)
-    states = (held - routed) * dense.device_bytes + routed * expert.device_bytes + gathered
-    return np.asarray(states + _kept_by_deepspeed(held, layouts, d, software))
+
+    def of(name: str) -> Floats:
+        each, of_expert = getattr(dense, name), getattr(expert, name)
+        return np.asarray((held - routed) * each + routed * of_expert)
+
+    weights, gradients, optimizer = of("weights"), of("gradients"), of("optimizer")
+    in_backward = np.asarray(layouts.updates_in_backward)
+    if np.any(in_backward):
+        largest = _largest_unit(shapes, layouts) * shapes.trained_share * software.gradient_bytes
+        gradients = np.where(in_backward > 0, np.minimum(largest, gradients), gradients)
+    of_masters = _share(software.master_bytes, software.optimizer_state_bytes)
+    of_adapters = _share(software.adapter_bytes, software.weight_bytes)
+    gathered, buckets = _travelling(shapes, layouts, software, constants, held)
+    terms: Ledger = {
+        "parameters": weights * (1 - of_adapters), "gradients": gradients,
+        "optimizer": optimizer * (1 - of_masters), "masters": optimizer * of_masters,
+        "adapters": weights * of_adapters, "gathered": gathered, "buckets": buckets,
+    }  # fmt: skip
+    moves = (layouts.offloads_optimizer, layouts.offloads_gradients, layouts.offloads_parameters,
+             software.pages_optimizer)  # fmt: skip
+    if any(np.any(column) for column in moves):
+        terms["host_state"] = of("host_bytes")
+    return terms
+
+
+def _share(part: Column, whole: Column) -> Floats:
+    return np.asarray(np.asarray(part, float) / np.maximum(np.asarray(whole, float), 1e-9))
 
 
 def parameter_state(
@@ -245,13 +356,24 @@ def parameter_state(
     """Return the state of a parameter that so many ranks share copies of."""
     # What is frozen has neither gradient nor optimizer state.
     trained = np.asarray(shapes.trained_share, float)
+    # What is paged lies on the host where it does not fit; nothing must have room for it.
+    moves = (np.asarray(layouts.offloads_optimizer) > 0) | (
+        np.asarray(software.pages_optimizer) > 0
+    )
     return model_state(
         software.weight_bytes, trained * software.gradient_bytes,
         trained * software.optimizer_state_bytes, dp=ranks, zero_stage=layouts.zero_stage,
         keeps_gradients=accumulates_whole(layouts), moves_weights=layouts.offloads_parameters,
-        moves_optimizer=layouts.offloads_optimizer,
-        moves_gradients=_moves_gradients(layouts, software, ranks),
+        moves_optimizer=moves, moves_gradients=_moves_gradients(layouts, software, ranks),
     )  # fmt: skip
+
+
+def _largest_unit(shapes: Shapes, layouts: Layouts) -> Floats:
+    """Return the parameters of a device's largest layer or table."""
+    attention, ffn = layer_parameters(shapes)
+    layer = attention + ffn * np.asarray(shapes.experts) / layouts.ep
+    table = np.asarray(shapes.vocabulary, float) * shapes.hidden
+    return np.asarray(np.maximum(layer, table) / np.asarray(layouts.tp, float))
 
 
 def _expert_parameters(shapes: Shapes, layouts: Layouts, *, layers: Floats) -> Floats:
@@ -262,15 +384,23 @@ def _expert_parameters(shapes: Shapes, layouts: Layouts, *, layers: Floats) -> F
     return np.where(experts > 1, routed, 0.0)
 
 
-def _gathered_parameters(
+def _travelling(
     shapes: Shapes, layouts: Layouts, software: Software, constants: MemoryConstants, held: Floats
-) -> Floats:
-    """Return the parameters that ZeRO-3 has gathered at once on one device."""
+) -> tuple[Floats, Floats]:
+    """Return what is gathered of the parameters, and buckets of their gradients [bytes].
+
+    ZeRO-3 has two layers gathered at a time, as has a lone device that fetches its layers from
+    the host.
+    """
     attention, ffn = layer_parameters(shapes)
     one_layer = attention + ffn * np.asarray(shapes.experts) / layouts.ep
     layer = np.minimum(constants.gathered_layers * one_layer / np.asarray(layouts.tp, float), held)
-    is_whole = (np.asarray(layouts.pp) > 1) | (np.asarray(software.gathers_whole) > 0)
-    return np.where(is_whole, held, layer)
+    pp, d = np.asarray(layouts.pp), shard_ranks(layouts)
+    whole = np.where((pp > 1) | (np.asarray(software.gathers_whole) > 0), held, layer)
+    is_lone = (np.asarray(layouts.offloads_parameters) > 0) & (pp == 1)
+    is_gathered = (np.asarray(layouts.zero_stage) >= 3) & ((d > 1) | is_lone)
+    gathered = np.where(is_gathered, software.weight_bytes * whole, 0.0)
+    return gathered, _kept_by_deepspeed(held, layouts, d, software)
 
 
 def shard_ranks(layouts: Layouts) -> Floats:
@@ -314,20 +444,22 @@ def _moves_gradients(layouts: Layouts, software: Software, ranks: Floats) -> NDA
     """
     is_offload = np.asarray(layouts.offloads_optimizer) > 0
     is_deepspeed = np.asarray(software.gradient_shard_bytes, float) > 0
-    return np.asarray(is_offload & is_deepspeed & ((layouts.zero_stage >= 2) | (ranks == 1)))
+    is_usual = is_offload & is_deepspeed & ((layouts.zero_stage >= 2) | (ranks == 1))
+    return np.asarray(is_usual | (np.asarray(layouts.offloads_gradients) > 0))
 
 
-def memory_bytes(
+def ledger(
     shapes: Shapes,
     layouts: Layouts,
     software: Software,
     constants: MemoryConstants | None = None,
     *,
     stage: StageAsked = "fullest",
-) -> Floats:
-    """Return the memory of the fullest device of every row, or of one of its first stage [bytes].
+    held: Floats | None = None,
+) -> Ledger:
+    """Return the memory of the fullest device of every row, or of one of its first stage, by term.
 
-    Memory of transformer layouts on the fullest device, as columns.
+    Memory of transformer layouts on the fullest device, as columns; ``TERMS`` has the equations.
 
     | here       | papers | meaning                                                      |
     |------------|--------|--------------------------------------------------------------|
@@ -349,22 +481,40 @@ def memory_bytes(
     (``deallocate_pipeline_outputs``). Either the first stage (most in flight) or the last (logits)
     is fullest. Sources: Korthikanti et al. (2022, equations 1-6), Rajbhandari et al. (ZeRO, 2020).
 
-    What ran on a cluster's first machine was often all that somebody looked at.
+    What ran on a cluster's first machine was often all that somebody looked at. The terms are of
+    one moment, the fullest: where gradients are not there yet, theirs is 0.
+
+    ``held``: micro-batches whose activations the stage holds; ``in_flight`` by default.
     """
     fixed = constants or MemoryConstants()
-    states, passing = _tensor_bytes(shapes, layouts, software, fixed, stage)
-    return device_bytes(states, passing, fixed, is_alone=_is_alone(layouts))
+    layers = np.ceil(np.asarray(shapes.layers) / np.asarray(layouts.pp, float))
+    terms = _state_terms(shapes, layouts, software, fixed, layers)
+    lasting = list(terms)
+    held = in_flight(layouts) if held is None else held
+    terms |= _passing_terms(shapes, layouts, software, fixed, layers, held, stage)
+    terms = _at_peak(terms, shapes, layouts, software)
+    is_alone = np.asarray(layouts.tp, float) * layouts.pp * layouts.cp * layouts.dp == 1
+    alone = min(fixed.alone_context_bytes, fixed.context_bytes)
+    terms["context"] = np.where(is_alone, alone, fixed.context_bytes)
+    lost = without_terms(terms, ("context", *lasting))
+    lasts = 0.0 if fixed.is_replayed else without_terms({name: terms[name] for name in lasting})
+    terms["fragmentation"] = (fixed.slack - 1) * (lost + np.where(is_alone, 0.0, lasts))
+    return terms
+
+
+def memory_bytes(
+    shapes: Shapes, layouts: Layouts, software: Software,
+    constants: MemoryConstants | None = None, *, stage: StageAsked = "fullest",
+) -> Floats:  # fmt: skip
+    """Return what a monitor shows of the fullest device, or of one of the first stage [bytes]."""
+    return without_terms(ledger(shapes, layouts, software, constants, stage=stage))
 
 
 def needed_bytes(
-    shapes: Shapes,
-    layouts: Layouts,
-    software: Software,
-    constants: MemoryConstants | None = None,
-    *,
-    stage: StageAsked = "fullest",
+    shapes: Shapes, layouts: Layouts, software: Software,
+    constants: MemoryConstants | None = None, *, stage: StageAsked = "fullest",
     held: Floats | None = None,
-) -> Floats:
+) -> Floats:  # fmt: skip
     """Return what the fullest device, or one of the first stage, must have room for [bytes].
 
     Less than ``memory_bytes``, which is what a monitor shows: PyTorch's allocator keeps what was
@@ -373,84 +523,88 @@ def needed_bytes(
 
     ``held``: micro-batches whose activations the stage holds; ``in_flight`` by default.
     """
-    fixed = constants or MemoryConstants()
-    states, passing = _tensor_bytes(shapes, layouts, software, fixed, stage, held)
-    alone = min(fixed.alone_context_bytes, fixed.context_bytes)
-    context = np.where(_is_alone(layouts), alone, fixed.context_bytes)
-    return np.asarray(context + states + passing)
+    terms = ledger(shapes, layouts, software, constants, stage=stage, held=held)
+    return without_terms(terms, UNSEEN["needed"])
 
 
-def _is_alone(layouts: Layouts) -> NDArray[np.bool_]:
-    return np.asarray(np.asarray(layouts.tp, float) * layouts.pp * layouts.cp * layouts.dp == 1)
+def _at_peak(terms: Ledger, shapes: Shapes, layouts: Layouts, software: Software) -> Ledger:
+    """Return the terms of the fullest moment: at the loss, or when all gradients are there.
 
-
-def _tensor_bytes(
-    shapes: Shapes, layouts: Layouts, software: Software, constants: MemoryConstants,
-    stage: StageAsked, held: Floats | None = None,
-) -> tuple[Floats, Floats]:  # fmt: skip
-    """Return states, and what comes and goes in a pass, on one device [bytes]."""
-    layers = np.ceil(np.asarray(shapes.layers) / np.asarray(layouts.pp, float))
-    states = layout_state_bytes(
-        shapes, layouts, software, constants, layers=layers,
-        embeddings=stage_tables(shapes, layouts),
-    )  # fmt: skip
-    held = in_flight(layouts) if held is None else held
-    first, last = _passing_bytes(shapes, layouts, software, constants, layers, held)
-    of_last = np.where((stage == "fullest") | (np.asarray(layouts.pp) == 1), last, 0.0)
-    passing = np.maximum(first, of_last)
-    absent = _absent_bytes(shapes, layouts, software, layers)
-    if absent is None:
-        return states, passing
-    # The last layer to go backward holds what it keeps when all gradients are there.
-    one_layer = layer_activation_bytes(shapes, layouts, software)
-    return states, np.maximum(passing - absent, one_layer)
-
-
-def _absent_bytes(
-    shapes: Shapes, layouts: Layouts, software: Software, layers: Floats
-) -> Floats | None:
-    """Return the gradients that are not there yet when activations and logits peak [bytes].
-
-    Those of the only micro-batch, where they are freed after every update: they come one layer
-    after the other, as activations go. None where there are none in any row.
+    Those of the only micro-batch, where they are freed after every update, come one layer after
+    the other, as activations go: at the loss there are none, and in the end the last layer to go
+    backward holds what it keeps beside all of them. Where the update is not one kernel, it
+    computes with a copy.
     """
     is_lone = (np.asarray(layouts.accumulation_steps) == 1) & (np.asarray(layouts.pp) == 1)
     is_absent = is_lone & (np.asarray(software.keeps_gradients) == 0)
-    if not np.any(is_absent):
-        return None
-    tables = stage_tables(shapes, layouts)
-    held = held_parameters(shapes, layouts, layers=layers, tables=tables)
-    gradients = held * shapes.trained_share * software.gradient_bytes
-    shared = model_state(0, gradients, 0, dp=shard_ranks(layouts), zero_stage=layouts.zero_stage)
-    return np.where(is_absent, shared.device_bytes, 0.0)
+    is_absent &= np.asarray(layouts.updates_in_backward) == 0
+    copies = np.asarray(software.update_copies, float)
+    if not np.any(is_absent) and not np.any(copies):
+        return terms
+    layer = np.minimum(layer_activation_bytes(shapes, layouts, software), 1e30)
+    updated = copies * terms["parameters"] * shapes.trained_share
+    later = np.maximum(layer, updated)
+    passing = ("activations", "recomputed", "logits")
+    at_loss = terms["activations"] + terms["recomputed"] + terms["logits"]
+    arriving = np.where(is_absent, terms["gradients"], 0.0)
+    is_later = arriving + later > at_loss
+    found: Ledger = {**terms, **{name: np.where(is_later, 0.0, terms[name]) for name in passing}}
+    found["gradients"] = terms["gradients"] - np.where(is_later, 0.0, arriving)
+    found["activations"] = found["activations"] + np.where(
+        is_later & (layer >= updated), layer, 0.0
+    )
+    found["workspace"] = terms["workspace"] + np.where(is_later & (layer < updated), updated, 0.0)
+    return found
 
 
-def _passing_bytes(
-    shapes: Shapes,
-    layouts: Layouts,
-    software: Software,
-    constants: MemoryConstants,
-    layers: Floats,
-    held: Floats,
-) -> tuple[Floats, Floats]:
-    """Return activations and logits of a pass on the first and on the last stage [bytes].
+def _passing_terms(
+    shapes: Shapes, layouts: Layouts, software: Software, constants: MemoryConstants,
+    layers: Floats, held: Floats, stage: StageAsked,
+) -> Ledger:  # fmt: skip
+    """Return activations and logits of a pass, on the first or the last stage.
 
     Logits and their gradient are gone before the first layer is computed again.
     """
     # Offloaded activations leave only the layer at work on the device; so does recomputation.
     offloads = np.asarray(layouts.offloads_activations) * partial_share(shapes, layouts)
-    kept = kept_bytes(shapes, layouts, software) * (1 - offloads)
-    whole = layer_activation_bytes(shapes, layouts, software)
-    live = np.where((np.asarray(layouts.recompute) == 2) | (offloads != 0), whole, 0.0)
-    tokens = layouts.micro_batch * np.asarray(shapes.sequence, float) / layouts.cp
-    logits = constants.logit_bytes * software.logit_scale * tokens * shapes.vocabulary
-    logits = logits / np.asarray(layouts.tp, float)
     # Frozen layers keep nothing; they lie in the first stages.
-    kept = kept * passed_layers_share(shapes, layouts)
-    sent = np.where(np.asarray(layouts.pp) > 1, sent_bytes(shapes, layouts, software), 0.0)
-    first = held * (layers * kept + sent) + live
-    last = layers * kept + np.maximum(live, logits)
-    return np.asarray(first), np.asarray(last)
+    whole_kept = kept_bytes(shapes, layouts, software) * passed_layers_share(shapes, layouts)
+    kept = layers * whole_kept * (1 - offloads)
+    whole = layer_activation_bytes(shapes, layouts, software)
+    live = np.where((np.asarray(layouts.recompute) == _FULL) | (offloads != 0), whole, 0.0)
+    logits = _logit_bytes(shapes, layouts, software, constants)
+    is_split = np.asarray(layouts.pp) > 1
+    sent = np.where(is_split, sent_bytes(shapes, layouts, software), 0.0)
+    first = held * (kept + sent)
+    loss = np.maximum(live, logits)
+    is_last = (~is_split | (stage == "fullest")) & (kept + loss >= first + live)
+    is_loss = is_last & (logits > live)
+    terms: Ledger = {
+        "activations": np.where(is_last, kept, first),
+        "recomputed": np.where(is_loss, 0.0, live),
+        "logits": np.where(is_loss, logits, 0.0),
+        "workspace": _workspace_bytes(shapes, layouts, software),
+    }
+    if np.any(offloads):
+        terms["host_activations"] = layers * in_flight(layouts) * whole_kept * offloads
+    return terms
+
+
+def _logit_bytes(
+    shapes: Shapes, layouts: Layouts, software: Software, constants: MemoryConstants
+) -> Floats:
+    """Return the logits that exist at once, with what their loss keeps of them [bytes]."""
+    tokens = layouts.micro_batch * np.asarray(shapes.sequence, float) / layouts.cp
+    at_once = np.minimum(tokens * software.logit_share, software.logit_tokens)
+    logits = constants.logit_bytes * software.logit_scale * at_once * shapes.vocabulary
+    return np.asarray(logits / np.asarray(layouts.tp, float))
+
+
+def _workspace_bytes(shapes: Shapes, layouts: Layouts, software: Software) -> Floats:
+    """Return what products work with: cuBLAS's, and one matrix written out of fewer bits."""
+    matrix = 2.0 * np.asarray(shapes.hidden, float) * np.maximum(shapes.ffn, shapes.hidden)
+    is_decoded = np.asarray(software.dequantised_bytes, float) > 0
+    return _CUBLAS_BYTES + np.where(is_decoded, matrix / np.asarray(layouts.tp, float), 0.0)
 
 
 def is_megatron_core(software: Software) -> NDArray[np.bool_]:
@@ -494,15 +648,6 @@ def _repeated_bytes(shapes: Shapes, layouts: Layouts, boundary: Floats, whole: F
 
 def host_bytes(shapes: Shapes, layouts: Layouts, machines: Machines, software: Software) -> Floats:
     """Return the host memory that offloading takes on one node [bytes]."""
-    layers = np.ceil(np.asarray(shapes.layers) / layouts.pp)
-    held = device_parameters(shapes, layouts)
-    routed = _expert_parameters(shapes, layouts, layers=layers)
-    d = shard_ranks(layouts)
-    copies = np.maximum(d / np.asarray(layouts.ep, float), 1.0)
-    states = (held - routed) * parameter_state(layouts, software, shapes, d).host_bytes
-    states = states + routed * parameter_state(layouts, software, shapes, copies).host_bytes
-    kept = kept_bytes(shapes, layouts, software) * passed_layers_share(shapes, layouts)
-    activations = layers * in_flight(layouts) * kept
-    moved = np.asarray(layouts.offloads_activations) * partial_share(shapes, layouts)
-    activations = moved * activations
-    return np.asarray((states + activations) * machines.devices_per_node)
+    terms = ledger(shapes, layouts, software)
+    found = [terms[name] for name in HOST_TERMS if name in terms] or [np.zeros(())]
+    return np.asarray(reduce(np.add, found) * machines.devices_per_node)

@@ -308,6 +308,19 @@ def usual_stack(work: Work, *, is_split: bool, moves_state: bool = False) -> Sta
     return "nemo" if work.precision == "bf16" else "megatron-lm"
 
 
+def _frozen_input_bytes(setup: TrainingSetup, model: Transformer) -> float:
+    """Return what a layer need not keep of a token beside adapters: inputs of frozen products.
+
+    Attention's are its own, which its backward pass reads, and one input has all three of its
+    products.
+    """
+    if not setup.has_adapters:
+        return 0.0
+    inner = (model.ffn or 4 * model.hidden) * model.experts_per_token
+    columns = (("up", model.hidden), ("down", inner))
+    return 2.0 * sum(width for name, width in columns if not setup.adapts(name))
+
+
 def software_of(work: Work) -> Software:
     """Return what the training software does as columns of the layout model."""
     setup = work.setup
@@ -319,12 +332,14 @@ def software_of(work: Work) -> Software:
     # The formula counts elements of two bytes.
     element = max(min(PRECISION_BYTES[precision], 4), 2)
     assert work.transformer is not None
-    weight = setup.mean_weight_bytes(work.transformer, precision)
+    weight, adapters = setup.mean_weight_bytes(work.transformer, precision), 0.0
     if setup.has_adapters:
         # Their gradients and state are small, and shared out like the weights they stand beside.
         share = setup.trainable_fraction(work.transformer)
         own = (share * setup.gradient_bytes(precision), share * setup.optimizer_bytes(precision))
-        weight = float(model_state(weight, *own).device_bytes)
+        beside = float(model_state(0.0, *own).device_bytes)
+        weight += beside
+        adapters = beside + share * setup.weight_bytes(precision)
     kernel = KERNELS[setup.base_bits]
     software = Software(
         **adapter_work(setup, work.transformer),
@@ -344,6 +359,9 @@ def software_of(work: Work) -> Software:
         stops_early=int(not is_megatron),
         gradient_bytes=setup.gradient_bytes(precision),
         weight_bytes=weight,
+        adapter_bytes=adapters,
+        frozen_input_bytes=_frozen_input_bytes(setup, work.transformer),
+        master_bytes=setup.master_bytes(precision),
         optimizer_state_bytes=setup.optimizer_bytes(precision, work.transformer),
         pages_optimizer=int(setup.pages_optimizer),
         update_flop=setup.update_flop(work.transformer),
