@@ -115,7 +115,9 @@ def estimate_on_type(
             accelerators=row.accelerator_count if row.accelerator else 0.0,
             vcpus=int(row.vcpus or 0), memory_gib=(row.memory_bytes or 0.0) / GIB,
         )  # fmt: skip
-    found = _estimate(predictor, job, columns, (rented, count), device, coverage, of_type=row)
+    found = _estimate(
+        predictor, job, columns, (rented, count), device, coverage, of_type=row, space=space
+    )
     if offer is None:
         return found
     if found.training_time_h is None:
@@ -245,7 +247,7 @@ def on_device(
     )
     return _estimate(
         predictor, job, columns, machine, device, coverage,
-        is_recorded=is_recorded and is_answer(job, space),
+        is_recorded=is_recorded and is_answer(job, space), space=space,
     )  # fmt: skip
 
 
@@ -284,7 +286,7 @@ def _check_status(
 def _estimate(
     predictor: Predictor, job: Job, columns: TimeColumns, machine: tuple[Offer, int],
     device: Device | None, coverage: float, *, is_recorded: bool = False,
-    of_type: TableRow | None = None,
+    of_type: TableRow | None = None, space: SearchSpace | None = None,
 ) -> Answer:  # fmt: skip
     row = row_answer(job, columns, 0, coverage, device)
     if is_recorded:
@@ -298,7 +300,7 @@ def _estimate(
         row["breakdown"] = done.breakdown(0, rent)
     work = job.work
     configuration = Configuration(parts=(machine,))
-    facts = StepFacts(predictor, job, columns, device, of_type)
+    facts = StepFacts(predictor, job, columns, device, of_type, space)
     return Answer(
         **row,
         job=job.name,
