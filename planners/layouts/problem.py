@@ -103,8 +103,8 @@ class SearchSpace:
     moves: tuple[Offload, ...] | None = None
     # layers are updated in the backward pass, so that no micro-batches are accumulated
     updates_in_backward: bool = False
-    # probability that a device has room for what a layout needs: that of what is rented
-    sureness: float = RENTED
+    # probability that a device has room for what a layout needs (``RENTED``, ``POSSIBLE``)
+    sureness: float = POSSIBLE
     # layers may be swapped in from host memory, by peers that average (``planners.systems.atom``)
     swaps: bool = False
     # steps between two averagings of such peers; None leaves it to the planner
@@ -464,15 +464,15 @@ class LayoutProblem(LayoutConditions):
     def over_bytes(self, needs: Needs, sureness: float) -> Floats:
         """Return by how much layouts miss the smallest device; below 0 where they fit [bytes].
 
-        What is as likely to fit as not may fill the card. What is to be surer leaves free what
-        no layout may fill, and has room for the error of its memory.
+        What is kept free is there for the error of a layout's memory, too.
         """
         needed, deviation = needs
+        over = needed - self.capacity_bytes
+        if sureness == POSSIBLE:
+            return over
         whole = min(float(kind.machines.memory_bytes) for kind in self.kinds)
-        if sureness <= POSSIBLE:
-            return np.asarray(needed - whole)
         most = needed + NormalDist().inv_cdf(sureness) * deviation
-        return np.asarray(np.maximum(needed - self.capacity_bytes, most - whole))
+        return np.asarray(np.maximum(over, most - whole))
 
     def on_host(self, layouts: Layouts) -> tuple[Floats, Bools]:
         """Return what a node's host memory holds of every layout at most, and where it fits."""

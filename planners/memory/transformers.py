@@ -307,12 +307,15 @@ def in_flight(layouts: Layouts) -> Floats:
     return np.asarray(np.where(np.asarray(layouts.holds_all), np.where(p > 1, m, 1), one_f_one_b))
 
 
-def _state_terms(
-    shapes: Shapes, layouts: Layouts, software: Software, constants: MemoryConstants,
-    layers: Floats,
+def state_terms(
+    shapes: Shapes, layouts: Layouts, software: Software, constants: MemoryConstants, *,
+    layers: Floats, embeddings: Floats | float,
 ) -> Ledger:  # fmt: skip
-    """Return parameters, gradients, optimizer and what travels of them, of one device."""
-    held = held_parameters(shapes, layouts, layers=layers, tables=stage_tables(shapes, layouts))
+    """Return parameters, gradients, optimizer and what travels of them, of one device.
+
+    ``layers``, ``embeddings``: layers of the stage, and its embedding or head matrices.
+    """
+    held = held_parameters(shapes, layouts, layers=layers, tables=embeddings)
     routed = _expert_parameters(shapes, layouts, layers=layers)
     d = shard_ranks(layouts)
     # The ranks of an expert-parallel group hold different experts: copies are d / ep of them.
@@ -488,7 +491,9 @@ def ledger(
     """
     fixed = constants or MemoryConstants()
     layers = np.ceil(np.asarray(shapes.layers) / np.asarray(layouts.pp, float))
-    terms = _state_terms(shapes, layouts, software, fixed, layers)
+    terms = state_terms(
+        shapes, layouts, software, fixed, layers=layers, embeddings=stage_tables(shapes, layouts)
+    )
     lasting = list(terms)
     held = in_flight(layouts) if held is None else held
     terms |= _passing_terms(shapes, layouts, software, fixed, layers, held, stage)

@@ -34,6 +34,7 @@ from advisor.planners.core import (
     Software,
     Stack,
     TrainingSetup,
+    Transformer,
     UnitTimes,
     Work,
 )
