@@ -22,7 +22,7 @@ from advisor.jobs.model_facts import as_commonly_run, restacked
 from advisor.lab.data import MEMORY
 from advisor.lab.fit.asked import AskedRun
 from advisor.lab.fit.layout_rows import known_part
-from advisor.planners.core.errors import GIB
+from advisor.planners.core.errors import GIB, bytes_per_s
 from advisor.planners.core.nouns import Layout
 from advisor.planners.core.setup import DEFAULT_SETUP, Precision, Transformer
 from advisor.planners.step.describe import transformer_work
@@ -48,6 +48,9 @@ _OPTIMIZERS: Final = {
 _LOSSES: Final = ("eager", "fused", "chunked")
 _DIMENSIONS: Final = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocabulary")
 _PARTS: Final = ("optimizer", "gradients", "parameters", "activations")
+# Models whose head is their embedding, by their config.json: what ``--model NAME`` knows.
+_TIED: Final = ("Llama-3.2-3B", "Qwen2.5-3B", "GPT-2-124M", "bloomz-7b1", "Falcon-40B")
+_NETWORK_BYTES_PER_S: Final = bytes_per_s(1600)  # of memory it tells nothing
 _RANK: Final = 8  # of adapters whose source does not say theirs: peft's default
 _SEQUENCE: Final = 512  # of a failure whose source does not say it
 
@@ -95,7 +98,8 @@ def _said(value: Any, otherwise: int) -> int:
 def _run(row: dict[str, Any], gpu: str) -> AskedRun:
     sizes = {name: int(row[name]) for name in (*_DIMENSIONS, "experts", "experts_per_token")}
     model = Transformer(
-        **sizes, is_gated=bool(row["is_gated"]), sequence=_said(row["sequence"], _SEQUENCE)
+        **sizes, is_gated=bool(row["is_gated"]), sequence=_said(row["sequence"], _SEQUENCE),
+        has_tied_embeddings=row["model"] in _TIED,
     )
     said, precision = _setup(row), _precision(str(row["precision"]))
     work = transformer_work(
@@ -108,7 +112,7 @@ def _run(row: dict[str, Any], gpu: str) -> AskedRun:
     return AskedRun(
         row_id=row["row_id"], table=row["source"], model=row["model"], gpu=gpu, transformer=model,
         setup=work.setup, precision=precision, layout=layout, per_node=layout.devices,
-        network_bytes_per_s=math.inf, measured_s=math.nan, stack=work.setup.stack or "ddp",
+        network_bytes_per_s=_NETWORK_BYTES_PER_S, measured_s=math.nan, stack=work.setup.stack or "ddp",
     )  # fmt: skip
 
 

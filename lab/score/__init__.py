@@ -47,7 +47,7 @@ ranking runs:RANKING Which configuration is cheapest for an unseen job?
 scaling scaling:SCALING How long is a step on more than four GPUs, knowing four?
 scaling-nominal scaling:NOMINAL The same, knowing one GPU and the links as sold?
 colocation clusters:COLOCATION How fast are two jobs on one GPU, known from other pairs?
-oom transformers:OOM How much memory does a layout take, and which runs run out of it?
+memory memory:PROTOCOL How much memory does a device take, and which runs run out of it?
 """
 PROTOCOLS: Final[dict[str, tuple[str, str]]] = {
     name: (place, question)
