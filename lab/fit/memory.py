@@ -104,7 +104,9 @@ class MemoryRows:
         for definition in np.unique(self.definition):
             here = self.definition == definition
             unseen = UNSEEN[definition]
-            found[here] = np.broadcast_to(deviation_bytes(terms, constants, unseen), here.size)[here]
+            found[here] = np.broadcast_to(deviation_bytes(terms, constants, unseen), here.size)[
+                here
+            ]
         return found
 
 

@@ -98,7 +98,9 @@ def _said(value: Any, otherwise: int) -> int:
 def _run(row: dict[str, Any], gpu: str) -> AskedRun:
     sizes = {name: int(row[name]) for name in (*_DIMENSIONS, "experts", "experts_per_token")}
     model = Transformer(
-        **sizes, is_gated=bool(row["is_gated"]), sequence=_said(row["sequence"], _SEQUENCE),
+        **sizes,
+        is_gated=bool(row["is_gated"]),
+        sequence=_said(row["sequence"], _SEQUENCE),
         has_tied_embeddings=row["model"] in _TIED,
     )
     said, precision = _setup(row), _precision(str(row["precision"]))
@@ -112,7 +114,8 @@ def _run(row: dict[str, Any], gpu: str) -> AskedRun:
     return AskedRun(
         row_id=row["row_id"], table=row["source"], model=row["model"], gpu=gpu, transformer=model,
         setup=work.setup, precision=precision, layout=layout, per_node=layout.devices,
-        network_bytes_per_s=_NETWORK_BYTES_PER_S, measured_s=math.nan, stack=work.setup.stack or "ddp",
+        network_bytes_per_s=_NETWORK_BYTES_PER_S, measured_s=math.nan,
+        stack=work.setup.stack or "ddp",
     )  # fmt: skip
 
 

@@ -340,8 +340,8 @@ def five_terms(rows: LayoutRows) -> Floats:
     """Return what a spreadsheet adds up for the fullest device [bytes].
 
     Weights, gradients and AdamW's state by ZeRO stage, Korthikanti et al.'s activations of a layer
-    (34 h a token, 2 h where they are recomputed) with fp32 logits, and a CUDA context of 1 GiB. The
-    kind of optimizer, what quantisation leaves and what the allocator loses are not looked at.
+    (34 h a token, 2 h where they are recomputed) with fp32 logits, and a CUDA context of 1 GiB:
+    nothing of what a loss, quantisation or the allocator keep.
     """
     shapes, layouts, software = rows.shapes, rows.layouts, rows.software
     attention, ffn = layer_parameters(shapes)

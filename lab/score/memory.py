@@ -202,8 +202,13 @@ def _loss(copies: float) -> _Form:
 
 def _gated(inner: float, outer: float, weights: float) -> _Form:
     """Return a gated block's: so many tensors of its inner and outer width, and its matrices."""
+
     def bytes_of(s: Mapping[str, float]) -> float:
-        tokens, h, f = s.get("B", s.get("bsz", 1.0)) * s["T"], s["hidden_size"], s["intermediate_size"]
+        tokens, h, f = (
+            s.get("B", s.get("bsz", 1.0)) * s["T"],
+            s["hidden_size"],
+            s["intermediate_size"],
+        )
         return 2.0 * (tokens * (inner * f + outer * h) + weights * 3 * h * f)
 
     return bytes_of

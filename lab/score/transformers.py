@@ -6,7 +6,6 @@
   of the other tables.
 - ``blackwell``: Megatron on eight B200s, by constants fitted without this table; after three rows
   (smallest, middle and largest by step) as after a user's own runs (``advisor runs actual``).
-  Memory is PyTorch's largest allocation: the model's tensors without context and slack.
 - ``pipeline``: Parcae's dp x pp on V100s at 10 Gb/s. Runs on few GPUs are noted as ``advisor runs
   actual --model ... --cluster ...`` notes them; the larger are asked in the layout that ran. Where
   the model fits no GPU otherwise, it recomputes: nobody says so, the product decides.
@@ -21,13 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from advisor.errors import ModelError
-from advisor.estimate.case import constants
 from advisor.estimate.knowledge.layout_model import load
 from advisor.estimate.predictor import Predictor
-from advisor.estimate.ways.data_parallel import kept_free_bytes
 from advisor.estimate.ways.model_parallel import OnMachine, on_machine
 from advisor.jobs.describe import described_job
 from advisor.jobs.runs import LayoutRun
@@ -35,33 +31,19 @@ from advisor.lab.data import PARCAE
 from advisor.lab.fit import asked as blackwell_rows
 from advisor.lab.fit import asked as finetune_rows
 from advisor.lab.fit.asked import AskedRun, columns_of
-from advisor.lab.fit.layout_rows import LayoutRows
-from advisor.lab.fit.memory import MemoryRows, fit_constants, read_memory
 from advisor.lab.fit.without import Hidden, Known
 from advisor.lab.score import baselines
-from advisor.lab.score.asked import (
-    PUTS_IN,
-    RunAnswers,
-    ask,
-    ask_plainly,
-    memory_bytes,
-    needed_bytes,
-    own_runs,
-    predictor,
-    predictor_by,
-)
+from advisor.lab.score.asked import RunAnswers, ask, ask_plainly, own_runs, predictor, predictor_by
 from advisor.lab.score.blind import Refit, Rows, predictor_with
-from advisor.lab.score.harness import Answers, Blinded, Bools, Floats, Protocol, Questions, by
+from advisor.lab.score.harness import Answers, Floats, Protocol, Questions, by
 from advisor.lab.score.layouts import asked_after, calibrated, errors_by_size
 from advisor.lab.score.raw import RawColumns
 from advisor.lab.score.scores import Group, Scores, score
 from advisor.machines.cluster import one_group
 from advisor.machines.fleet import own_fleet
-from advisor.planners.core.errors import GIB
 from advisor.planners.core.nouns import Layout
 from advisor.planners.core.setup import Precision, TrainingSetup, Transformer
 from advisor.planners.layouts.frameworks import layout_columns
-from advisor.planners.memory.transformers import MemoryConstants
 from advisor.planners.step.describe import transformer_work
 
 if TYPE_CHECKING:
@@ -197,26 +179,16 @@ FINETUNE: Final = Protocol(
 
 # blackwell
 
-# PyTorch's own count of tensors: no context, no fragments, no second process.
-_TENSORS: Final = MemoryConstants(context_bytes=0.0, slack=1.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _B200:
-    runs: list[AskedRun]
-    allocated: Floats
-    left_out: int
-
 
 def read_blackwell(data: Path) -> Questions:
-    """Return SimuMax's steps on eight B200s, and the memory that each allocated."""
-    runs, allocated, left_out = blackwell_rows.read(data)
-    facts = _B200(runs=runs, allocated=allocated, left_out=left_out)
+    """Return SimuMax's steps on eight B200s; what each allocated is protocol ``memory``'s."""
+    runs, _, left_out = blackwell_rows.read(data)
+    facts = _Runs(runs=runs, left_out=left_out)
     return _asked_rows(runs, [f"layouts/{blackwell_rows.TABLE}"] * len(runs), facts=facts)
 
 
 def _blackwell_answers(rows: Questions) -> Answers:
-    facts: _B200 = rows.facts
+    facts: _Runs = rows.facts
     model, table = load(), columns_of(facts.runs)
     blind = model.left_out(blackwell_rows.TABLE, blackwell_rows.TABLE)
     said = ask(predictor_by(blind), facts.runs)
@@ -226,26 +198,19 @@ def _blackwell_answers(rows: Questions) -> Answers:
     asked = own_runs(facts.runs, blind)
     own = calibrated([asked[i] for i in known], model)
     after = np.array([asked_after(asked[i], own)[0] for i in rest])
-    tensors = memory_bytes(table, _TENSORS)
     bound = baselines.bound_s(table)
     efficiency = np.exp(np.mean(np.log(rows.truth[known] / bound[known])))
     return Answers(
         value=said.step_s,
         low=said.low_s,
         high=said.high_s,
-        groups=[
-            Group(group="step after three rows", scores=score(after, rows.truth[rest])),
-            Group(group="memory, blind", scores=score(tensors, facts.allocated)),
-        ],
+        groups=[Group(group="step after three rows", scores=score(after, rows.truth[rest]))],
         others={
             "one efficiency from three rows": Answers(
                 value=efficiency * bound[rest], rows=rest, ours=after
             )
         },
-        figures={
-            "memory, largest error": float(np.max(np.abs(tensors / facts.allocated - 1))),
-            "rows with latent attention, not asked": float(facts.left_out),
-        },
+        figures={"rows with latent attention, not asked": float(facts.left_out)},
     )
 
 
@@ -263,8 +228,8 @@ def _ask_blackwell_blind(rows: Questions, here: Rows, known: Known) -> Answers:
 
 BLACKWELL: Final = Protocol(
     name="blackwell",
-    description="Megatron steps on eight B200s, the table left out, and their memory",
-    senses={"memory, largest error": "lower", "rows with latent*": "neutral"},
+    description="Megatron steps on eight B200s, the table left out",
+    senses={"rows with latent*": "neutral"},
     rows=read_blackwell,
     answer=_blackwell_answers,
     seen=_BLACKWELL_SEEN,
@@ -425,4 +390,3 @@ PIPELINE: Final = Protocol(
         "left out: resnet152, whose dimensions no flag says",
     ),
 )
-
