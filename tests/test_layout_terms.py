@@ -378,7 +378,7 @@ def passing(r: Any, *, is_first: bool = False) -> float:
         absent += routed * (not moves_gradients(r, of_experts)) / shares[1]
         absent *= r.trained_share * r.gradient_bytes
     matrix = 2 * r.hidden * max(r.ffn, r.hidden) / r.tp if r.dequantised_bytes else 0
-    return float(max(found - absent, of_layer(r)) + 32 * 2**20 + matrix)
+    return float(max(found - absent, of_layer(r)) + matrix)
 
 
 def test_a_device_holds_states_and_what_passes() -> None:

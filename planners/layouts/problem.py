@@ -588,8 +588,10 @@ class LayoutProblem(LayoutConditions):
         )
         count = int(np.count_nonzero(fits))
         found.fitting += count
-        if not count:
-            self._miss(layouts, over, valid, shape, found)
+        able = valid & has_room
+        # What no host has room for is the nearest miss only where nothing else is.
+        if not count and (np.any(able) or found.nearest is None):
+            self._miss(layouts, over, able if np.any(able) else valid, shape, found)
         times = self.times(layouts)
         step_s = np.where(fits, times.step_s, np.inf)
         index = np.unravel_index(int(np.argmin(step_s)), shape)
