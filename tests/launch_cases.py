@@ -46,6 +46,8 @@ SETUPS: list[tuple[TrainingSetup, Precision]] = [
     (TrainingSetup(optimizer="sgd"), "bf16"),
     (TrainingSetup(optimizer="adamw-8bit"), "bf16"),
     (TrainingSetup(optimizer="adafactor"), "fp32"),
+    (TrainingSetup(optimizer="lion-8bit", weights="bf16", stack="trainer"), "bf16"),
+    (TrainingSetup(optimizer="paged-adamw", weights="bf16", adapter_rank=8), "bf16"),
 ]
 
 
@@ -100,10 +102,13 @@ def odd_layouts() -> list[Layout]:
         *(
             Layout(dp=8, zero_stage=zero, offload=frozenset(what), recompute=recompute)  # type: ignore[arg-type]
             for zero in range(4)
-            for what in (["activations"], ["optimizer"], ["parameters"])
+            for what in (["activations"], ["optimizer"], ["parameters"], ["gradients"])
             for recompute in ("none", "full")
         ),
         Layout(pp=2, accumulation_steps=4, offload=frozenset({"activations"})),
+        Layout(recompute="selective"),
+        Layout(updates_in_backward=True),
+        Layout(pp=2, accumulation_steps=4, updates_in_backward=True, zero_stage=3),
         Layout(tp=2, offload=frozenset({"activations"}), recompute="full"),
     ]
 

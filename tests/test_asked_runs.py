@@ -132,5 +132,4 @@ def test_the_protocols_score_tables_of_the_same_form(tmp_path: Path) -> None:
     assert found.figures["refused as not fitting although they ran"] == 0
     found = score.run("blackwell", folder)
     assert found.overall.rows == 8
-    assert [g.group for g in found.groups] == ["step after three rows", "memory, blind"]
-    assert found.figures["memory, largest error"] < 0.05
+    assert [g.group for g in found.groups] == ["step after three rows"]

@@ -29,7 +29,7 @@ LLAMA_70B: Final = Transformer(
 # What starts a job of each framework, and of no other.
 PROGRAMS: Final = {
     "megatron": "pretrain_gpt.py", "torchtitan": "torchtitan.train", "deepspeed": "--deepspeed",
-    "trainer": "--per_device_train_batch_size",
+    "trainer": "--per_device_train_batch_size", "torchtune": "tune run",
 }  # fmt: skip
 EQUAL: Final = "2x8xA100-80GB@400Gbps"
 UNLIKE: Final = "8xA100-80GB@200Gbps,8xH100@400Gbps"

@@ -3,10 +3,10 @@ from .entries import BYTES_WITH_UNIT as BYTES_WITH_UNIT
 from .entries import COUNT as COUNT
 from .entries import FILES as FILES
 from .entries import HOURS as HOURS
+from .entries import OFFLOAD_FLAG as OFFLOAD_FLAG
 from .entries import OPTIONS as OPTIONS
 from .entries import OUTPUT as OUTPUT
 from .entries import PANELS as PANELS
-from .entries import OFFLOAD_FLAG as OFFLOAD_FLAG
 from .entries import PARTS as PARTS
 from .entries import PLOT_FLAG as PLOT_FLAG
 from .entries import RATE as RATE
@@ -52,6 +52,8 @@ from .question import flag_of as flag_of
 from .question import merged as merged
 from .question import read_question as read_question
 from .requests import ClusterRequest as ClusterRequest
+from .requests import OPTIMIZERS as OPTIMIZERS
+from .requests import STACK_NAMES as STACK_NAMES
 from .requests import Constraints as Constraints
 from .requests import JobSpec as JobSpec
 from .requests import LayoutRequest as LayoutRequest

@@ -136,6 +136,9 @@ class Advise(Printed):
             raise typer.Exit(3)
 
 
+_MEMORY: Final = "Show what a device's memory is made of, and how likely the job fits."
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanLayout(Drawn):
     """Choose how to spread a training job over a cluster, and print what to run.
@@ -149,11 +152,13 @@ class PlanLayout(Drawn):
         ("cluster", "within"), JOB, ("objective", "coverage"), PRICES, LAYOUT, SETUP)
     stage_layers: str | None = option("Layers of each pipeline stage, in order, over unlike "
         "machines (default: as makes the slowest stage fastest).", metavar="N,N,...")
+    memory: bool = option(_MEMORY, default=False, panel=OUTPUT)
     # fmt: on
 
     def __call__(self) -> None:
         record = planned(self.question, self.stage_layers, is_quiet=self.as_json)
-        put(record, partial(_plan_text, record), as_json=self.as_json)
+        text = partial(_plan_text, record, has_memory=self.memory)
+        put(record, text, as_json=self.as_json)
         if self.plot is not None:
             _plot_plan(record, self.plot)
 
@@ -187,8 +192,10 @@ def _smallest(question: Question) -> jobs.Job:
     return rank.job_of_size(rank.SIZES[0], question.job, question.setup, devices=1)
 
 
-def _plan_text(record: Mapping[str, Any]) -> str:
-    return words.show(record) if "plans" in record else words.within_text(record)
+def _plan_text(record: Mapping[str, Any], *, has_memory: bool) -> str:
+    if "plans" in record:
+        return words.show(record, has_memory=has_memory)
+    return words.within_text(record)
 
 
 def _plot_plan(record: Mapping[str, Any], plot: str) -> None:
@@ -251,6 +258,9 @@ class Predict(Printed):
         default=False, panel=OUTPUT)
     trace: Path | None = option("Also write the predicted step as a Chrome trace, which Perfetto "
         "opens: one lane a rank.", panel=OUTPUT)
+    snapshot: Path | None = option("Also write the predicted memory as a snapshot of PyTorch's "
+        "allocator, which pytorch.org/memory_viz opens.", panel=OUTPUT)
+    memory: bool = option(_MEMORY, default=False, panel=OUTPUT)
     # fmt: on
 
     def __call__(self) -> None:
@@ -279,8 +289,7 @@ class Predict(Printed):
                 )  # fmt: skip
         except DoesNotRunError as error:
             raise DoesNotRunError(str(error), hint=self._what_fits(predictor(), error)) from error
-        if self.trace is not None:
-            self._write_trace(predictor(), wanted, self.trace)
+        self._write_step(predictor(), wanted, found)
         record = {"schema_version": answer.SCHEMA_VERSION, **found.to_record()}
         if self.explain and self.on is not None:
             provider, _, name = self.on.rpartition(":")
@@ -288,7 +297,8 @@ class Predict(Printed):
                 predictor(), wanted, name, provider=provider or None, count=self.count
             )
         width = shutil.get_terminal_size().columns
-        put(record, partial(words.prediction_text, record, width=width), as_json=self.as_json)
+        text = partial(words.prediction_text, record, width=width, has_memory=self.memory)
+        put(record, text, as_json=self.as_json)
 
     def _what_fits(self, predictor: estimate.Predictor, refused: DoesNotRunError) -> str:
         """Return what makes it fit, where memory is what it does not run for."""
@@ -301,11 +311,20 @@ class Predict(Printed):
             return refused.hint
         return f"it fits with {found.words}: `advisor fit` says what each gains; {refused.hint}"
 
-    def _write_trace(self, predictor: estimate.Predictor, job: jobs.Job, path: Path) -> None:
-        place = estimate.machines_asked(predictor, job, on=self.on, gpu=self.gpu, count=self.count)
-        found = report.step_trace(predictor, job, place, self.question.layout)
-        path.write_text(json.dumps(found), encoding="utf-8")
-        typer.echo(f"wrote {path}: open it in ui.perfetto.dev", err=True)
+    def _write_step(
+        self, predictor: estimate.Predictor, job: jobs.Job, found: answer.Answer
+    ) -> None:
+        """Write the predicted step, and its memory, as files that are asked for."""
+        if self.trace is not None:
+            place = estimate.machines_asked(
+                predictor, job, on=self.on, gpu=self.gpu, count=self.count
+            )
+            trace = report.step_trace(predictor, job, place, self.question.layout)
+            self.trace.write_text(json.dumps(trace), encoding="utf-8")
+            typer.echo(f"wrote {self.trace}: open it in ui.perfetto.dev", err=True)
+        if self.snapshot is not None:
+            self.snapshot.write_bytes(report.snapshot_file(job, found))
+            typer.echo(f"wrote {self.snapshot}: open it in pytorch.org/memory_viz", err=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

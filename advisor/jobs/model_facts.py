@@ -163,7 +163,8 @@ def stack_notes(work: Work | None) -> tuple[str, ...]:
         return ()
     if not work.setup.is_stack_assumed:
         return (f"software: {setup_words(work)}",)
-    return (f"no stack was named: as {work.setup.stack} runs it; --stack names another",)
+    loss = f"with {'an' if loss_of(work.setup) == 'eager' else 'a'} {loss_of(work.setup)} loss"
+    return (f"no stack was named: as {work.setup.stack} runs it, {loss}; --stack names another",)
 
 
 def described_anew(
@@ -251,14 +252,16 @@ def setup_words(work: Work) -> str:
         said.append(f"{percent_text(setup.frozen_fraction)} of the parameters frozen")
     if not setup.overlaps:
         said.append("gradients reduced after the backward pass")
-    if setup.named_stack is None:
+    if setup.stack is None:
         return ", ".join(said)
-    facts = STACKS[setup.named_stack]
+    if setup.is_stack_assumed:
+        return f"no stack was named: as {setup.stack} runs it: {', '.join(said)}"
+    facts = STACKS[setup.stack]
     if not facts.degrees:
         said.append("every rank computes the whole model")
     if facts.always_shards:
         said.append("state sharded over the ranks")
-    return f"as {setup.named_stack} runs it: {', '.join(said)}"
+    return f"as {setup.stack} runs it: {', '.join(said)}"
 
 
 def loss_of(setup: TrainingSetup) -> Loss:

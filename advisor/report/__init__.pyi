@@ -1,4 +1,5 @@
 from .chrome_trace import step_trace as step_trace
+from .memory_snapshot import snapshot_file as snapshot_file
 from .page import GENERATOR as GENERATOR
 from .page import answer_page as answer_page
 from .page import asset as asset

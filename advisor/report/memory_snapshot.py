@@ -15,9 +15,13 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Mapping
+from pickle import dumps
 from typing import Any, Final
 
-from advisor.planners.core import Layout
+from advisor.answer import Answer
+from advisor.errors import UsageError
+from advisor.jobs import Job
+from advisor.planners.core import GIB, Layout
 from advisor.planners.layouts import TimedPass, timeline
 from advisor.planners.memory import HOST_TERMS, UNSEEN
 
@@ -85,6 +89,24 @@ class _Blocks:
             "segment_type": "large", "segment_pool_id": (0, 0), "is_expandable": False,
             "frames": [], "blocks": blocks,
         }  # fmt: skip
+
+
+def snapshot_file(job: Job, found: Answer) -> bytes:
+    """Return the memory of a predicted step as a file for PyTorch's viewer.
+
+    Raises UsageError if it is not told by terms.
+    """
+    terms = found.memory.get("terms_gib")
+    if terms is None or job.work is None:
+        raise UsageError(
+            "--snapshot is of memory that is told by terms, and this is not",
+            hint="see `advisor predict --memory`",
+        )
+    model, own = job.work.transformer, len(job.work.layers)
+    layers = max((own if model is None else model.layers) // found.layout.pp, 1)
+    sizes = {name: size * GIB for name, size in terms.items()}
+    snapshot = memory_snapshot(sizes, found.layout, found.step_time_s.value, layers=layers)
+    return dumps(snapshot)
 
 
 def memory_snapshot(

@@ -11,7 +11,15 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from advisor.ask import ENTRIES, Question, command_line, merged, project_file
+from advisor.ask import (
+    ENTRIES,
+    OPTIMIZERS,
+    STACK_NAMES,
+    Question,
+    command_line,
+    merged,
+    project_file,
+)
 from advisor.errors import UsageError
 from advisor.quantities import share_text
 
@@ -38,11 +46,12 @@ GROUPS: Final[tuple[tuple[str, Mapping[str, str]], ...]] = (
         "micro_batch": "Micro-batch", "accumulate": "Accumulated micro-batches",
         "offload": "Offload to host memory", "swap": "Swap layers in",
         "average_every": "Steps between averagings",
+        "optimizer_in_backward": "Optimizer in the backward pass",
     }),
     ("Job and software", {
         "batch": "Global batch", "precision": "Precision", "stack": "Training stack",
         "kernels": "Kernels",
-        "attention": "Attention", "optimizer": "Optimizer", "weights": "Weights",
+        "attention": "Attention", "optimizer": "Optimizer", "loss": "Loss", "weights": "Weights",
         "lora": "LoRA rank", "base_bits": "Bits of frozen weights", "frozen": "Frozen share",
         "gradients": "Reduced gradients", "overlap": "Overlap gradients",
         "tp_overlap": "Overlap tensor parallelism",
@@ -85,7 +94,10 @@ def controls(
         where nothing is assumed) and ``open``: what holds where it is left out, in a word.
     """
     groups = GROUPS if runs is None else (*GROUPS[:1], JOB_GROUP, *GROUPS[1:])
-    listed = {"cloud": list(providers), "run": list(runs or ())}
+    listed = {
+        "cloud": list(providers), "run": list(runs or ()),
+        "stack": list(STACK_NAMES), "optimizer": list(OPTIMIZERS),
+    }  # fmt: skip
     return [
         {"title": title, "controls": [_control(*one, listed) for one in labels.items()]}
         for title, labels in groups

@@ -47,6 +47,8 @@ def _schema(name: str) -> dict[str, Any]:
     if not unit:
         return {"type": "boolean", "description": entry.help}
     form: dict[str, Any] = {"type": ["string", "number"], "description": entry.help}
+    if unit.startswith("["):  # may stand without a value: a switch too
+        form["type"] = ["string", "boolean", "array"]
     if "|" in unit and not unit[0].isdigit():
         form |= {"type": "string", "enum": unit.split("|")}
     return form

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from advisor.planners.core.setup import STACKS, Stack
+from advisor.planners.core.setup import STACKS, Stack, TrainingSetup
 from advisor.planners.layouts.frameworks import RULES
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -27,6 +27,14 @@ def tables() -> str:
         "| `--stack` | splits by | ZeRO | schedules | starts |",
     ]
     lines += ["|---|---|---|---|---|", *map(stack_row, STACKS)]
+    lines += [
+        "",
+        "#### Stacks by default",
+        "",
+        "| `--stack` | loss | recomputation | optimizer | weights, gradients | may offload | "
+        "optimizer in backward | where its release says so |",
+    ]
+    lines += ["|---|---|---|---|---|---|---|---|", *map(default_row, STACKS)]
     for framework, rules in RULES.items():
         lines += ["", f"#### `{framework}`", ""]
         lines += ["| asked of a layout | where the framework says so |", "|---|---|"]
@@ -45,6 +53,18 @@ def stack_row(stack: Stack) -> str:
     )
     schedules = ", ".join(facts.schedules) if "pp" in facts.degrees else ""
     return f"| `{stack}` | {degrees} | {zero} | {schedules} | `{facts.framework}` |"
+
+
+def default_row(stack: Stack) -> str:
+    """Return what a named stack does where its user changes nothing, as a row."""
+    facts = STACKS[stack]
+    setup = TrainingSetup(**facts.setup)
+    gradients = "bf16" if setup.weights == "bf16" else setup.gradients
+    cells = (
+        facts.loss, ", ".join(facts.recomputes), setup.optimizer, f"{setup.weights}, {gradients}",
+        ", ".join(facts.offloads) or "nothing", "yes" if facts.updates_in_backward else "no",
+    )  # fmt: skip
+    return f"| `{stack}` | {' | '.join(cells)} | {facts.sources} |"
 
 
 def main() -> int:

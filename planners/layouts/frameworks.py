@@ -511,7 +511,7 @@ TORCHTUNE: Final[tuple[FrameworkRule, ...]] = (
     FrameworkRule(
         "every rank computes the whole model, and several share all of the state (FSDP2)",
         _RECIPES,
-        lambda c: c.is_whole & np.where(c.ranks > 1, c.zero_stage == 3, c.zero_stage == 0),
+        lambda c: c.is_whole & ((c.zero_stage == 3) | (c.ranks == 1)),
     ),
     FrameworkRule("all ranks share one copy of the state", _RECIPES, lambda c: ~c.is_hierarchical),
     _REPEATS_LAYERS,

@@ -42,7 +42,7 @@ from advisor.planners.memory import (
     model_state,
     shard_ranks,
 )
-from advisor.planners.step import block_times
+from advisor.planners.step import block_times, product_rate
 
 # Buckets of Megatron's reductions: 40 million fp32 elements, or a million a rank where that is
 # more (``DistributedDataParallelConfig.bucket_size``). [bytes]
@@ -167,21 +167,26 @@ def offload_s(case: LayoutCase, compute_s: Floats) -> Floats:
     held, updated = device_parameters(shapes, layouts), _updated_parameters(case)
     m = np.asarray(layouts.accumulation_steps)
     # Gradients go down, parameters come back; the CPUs of a node update the state and gradients of
-    # every parameter of its devices (16 bytes in mixed precision with AdamW).
+    # every parameter of its devices (16 bytes in mixed precision with AdamW). Paged state comes up
+    # and goes down again, and the device updates.
     weight = np.asarray(software.weight_bytes, float)
-    moved = weight + software.gradient_bytes
-    touched = model_state(0, software.gradient_bytes, software.optimizer_state_bytes).device_bytes
+    state, pages = np.asarray(software.optimizer_state_bytes, float), software.pages_optimizer
+    moved = np.where(pages, 2 * state, weight + software.gradient_bytes)
+    touched = model_state(0, software.gradient_bytes, state).device_bytes
+    touched = np.where(pages, 0.0, touched)
     fetched = np.where(np.asarray(layouts.zero_stage) == 3, held / shard_ranks(layouts), held)
     per_stage = np.ceil(np.asarray(shapes.layers) / layouts.pp)
     passed = per_stage * passed_layers_share(shapes, layouts)
     kept = passed * kept_bytes(shapes, layouts, software) * partial_share(shapes, layouts)
     passing = np.asarray(layouts.offloads_parameters) * weight * fetched
     passing = passing + np.asarray(layouts.offloads_activations) * kept
+    # Every micro-batch's gradients go to the host, which adds them up; the last are counted above.
+    gradients = np.asarray(layouts.offloads_gradients) * software.gradient_bytes * updated
     updated = np.asarray(layouts.offloads_optimizer) * updated
     return moved_s(
         parameters, machines.host_bytes_per_s, machines.devices_per_node, compute_s,
         updated_bytes=moved * updated, touched_bytes=touched * updated,
-        passing_bytes=m * 2 * passing,
+        passing_bytes=m * 2 * passing + (m - 1) * gradients,
     )  # fmt: skip
 
 
@@ -330,9 +335,12 @@ def optimizer_s(case: LayoutCase) -> Floats:
 
 
 def update_s(case: LayoutCase) -> Floats:
-    """Return the optimizer's update on the device [s]."""
+    """Return the optimizer's update on the device: its traffic, and Muon's products [s]."""
     software, parameters = case.software, case.parameters
-    updated = _updated_parameters(case) * (1 - np.asarray(case.layouts.offloads_optimizer))
+    on_host = np.asarray(case.layouts.offloads_optimizer) * (
+        1 - np.asarray(software.pages_optimizer)
+    )
+    updated = _updated_parameters(case) * (1 - on_host)
     memory = case.stream_bytes_per_s
     # The constant was fitted where weights, gradients and AdamW's state are 18 bytes.
     kept = model_state(
@@ -340,6 +348,8 @@ def update_s(case: LayoutCase) -> Floats:
     )
     share = kept.device_bytes / _FITTED_STATE_BYTES
     moved = parameters.optimizer_bytes * share * updated / memory
+    if np.any(software.update_flop):
+        moved = moved + np.asarray(software.update_flop) * updated / product_rate(case)
     return np.asarray(moved * case.device_factor)
 
 

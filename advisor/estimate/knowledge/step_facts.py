@@ -13,7 +13,7 @@ from advisor.collectors.derive import MOST_RATIO, ratio
 from advisor.collectors.errors import counted
 from advisor.estimate.answer import network_text
 from advisor.estimate.completion import save_of_rows_s
-from advisor.estimate.predictor import Predictor
+from advisor.estimate.predictor import Predictor, commonly_run
 from advisor.estimate.time_columns import TimeColumns
 from advisor.estimate.ways.beside import beside_words
 from advisor.jobs import NO_LENGTH, Job, setup_words
@@ -35,10 +35,14 @@ class StepFacts:
 
     def __init__(
         self, predictor: Predictor, job: Job, columns: TimeColumns, device: Device | None,
-        row: TableRow | None = None,
+        row: TableRow | None = None, space: SearchSpace | None = None,
     ) -> None:  # fmt: skip
-        """Take one row of columns; ``row`` is the type of the catalogue that it is of, if any."""
+        """Take one row of columns; ``row`` is the type of the catalogue that it is of, if any.
+
+        ``space``: the layouts that were asked for, which say how such a job is commonly run.
+        """
         self.predictor, self.job, self.columns = predictor, job, columns
+        self.space = space
         self.device, self.row = device, row
 
     def all(self) -> Iterator[Fact]:
@@ -146,8 +150,9 @@ class StepFacts:
         moved = float(operators.bytes[~operators.is_update].sum()) / work.micro_batch
         is_described = self.job.measured is None and not self.job.is_rehearsed
         traced = "described" if is_described else "traced"
+        run = commonly_run(self.job, self.space).work or work
         yield Fact(
-            what="training software", value=setup_words(work),
+            what="training software", value=setup_words(run),
             source="assumed" if is_described else "measured",
             note="; ".join(self.job.assumptions),
         )  # fmt: skip

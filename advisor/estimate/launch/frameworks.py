@@ -18,7 +18,7 @@ from advisor.collectors.format import Told
 from advisor.estimate.case import StepCase, is_laid_out_by_shape
 from advisor.estimate.launch import recorded_script
 from advisor.estimate.launch.megatron import command_line
-from advisor.estimate.launch.torchtitan import torchtitan_line
+from advisor.estimate.launch.torchtitan import torchtitan_line, torchtune_line
 from advisor.estimate.launch.trainer import deepspeed_command, trainer_command
 from advisor.estimate.ways.recorded_units import UnitModel
 from advisor.planners.core import (
@@ -37,6 +37,7 @@ NAMES: Final[dict[Framework, str]] = {
     "deepspeed": "DeepSpeed",
     "megatron": "Megatron-LM",
     "torchtitan": "torchtitan",
+    "torchtune": "torchtune",
     "torch": "PyTorch",
 }
 DATA_PARALLEL: Final[dict[Framework, Callable[..., Command]]] = {
@@ -46,6 +47,7 @@ DATA_PARALLEL: Final[dict[Framework, Callable[..., Command]]] = {
 _LINES: Final[dict[Framework, Callable[..., str]]] = {
     "megatron": command_line,
     "torchtitan": torchtitan_line,
+    "torchtune": torchtune_line,
 }
 
 

@@ -104,6 +104,8 @@ def megatron_arguments(
     ]
     if setup.optimizer in _OPTIMIZERS:
         found.append(_OPTIMIZERS[setup.optimizer])
+    if setup.loss == "fused":
+        found.append("--cross-entropy-loss-fusion --cross-entropy-fusion-impl te")
     if setup.gradients == "bf16" and precision in _KEPT_IN_BF16:
         found.append("--grad-reduce-in-bf16")
     return found

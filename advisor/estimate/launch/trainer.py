@@ -12,10 +12,30 @@ from advisor.planners.core import DEFAULT_SETUP, Layout, Precision, TrainingSetu
 _PRECISIONS: Final[dict[str, str]] = {"bf16": "--bf16", "fp16": "--fp16", "tf32": "--tf32 true"}
 _OPTIMIZERS: Final[dict[str, str]] = {
     "adamw-8bit": "--optim adamw_torch_8bit",
+    "adamw-4bit": "--optim adamw_torch_4bit",
+    "paged-adamw": "--optim paged_adamw_32bit",
+    "paged-adamw-8bit": "--optim paged_adamw_8bit",
     "sgd": "--optim sgd",
     "sgd-momentum": "--optim sgd --optim_args momentum=0.9",
     "adafactor": "--optim adafactor",
+    "lion": "--optim lion_32bit",
+    "lion-8bit": "--optim lion_8bit",
+    "galore": "--optim galore_adamw --optim_target_modules all-linear",
 }
+_IN_BACKWARD: Final[dict[str, str]] = {
+    "sgd": "--optim lomo",
+    "adafactor": "--optim adalomo",
+    "galore": "--optim galore_adamw_layerwise --optim_target_modules all-linear",
+}
+# What changes the Trainer's loss, and TRL's.
+_FUSED: Final = (
+    "--use_liger_kernel --liger_kernel_config "
+    '\'{"cross_entropy": true, "fused_linear_cross_entropy": false}\''
+)
+_LOSSES: Final[dict[str, str]] = {"fused": _FUSED, "chunked": "--use_liger_kernel"}
+_LOSSES_OF_TRL: Final[dict[str, str]] = {
+    "eager": "--loss_type nll", "fused": f"--loss_type nll {_FUSED}",
+}  # fmt: skip
 
 
 def trainer_command(
@@ -32,11 +52,11 @@ def trainer_command(
     words = [launcher, "train.py", *_arguments(layout, setup, precision)]
     if layout.zero_stage != 3:
         words += ["--gradient_checkpointing"] if layout.recompute == "full" else []
-        return Command(group=group, text=" ".join(words) + _remark(setup))
+        return Command(group=group, text=" ".join(words) + _remark(layout, setup))
     words += ["--fsdp", "--fsdp_config fsdp.json"]
     return Command(
         group=group,
-        text=" ".join(words) + _remark(setup),
+        text=" ".join(words) + _remark(layout, setup),
         files={"fsdp.json": json.dumps(fsdp_config(layout), indent=2)},
     )
 
@@ -77,15 +97,29 @@ def _arguments(
     is_pure = stores_bf16 and setup.weights == "bf16" and precision == "bf16"
     if precision in _PRECISIONS and not is_pure:
         found.append(_PRECISIONS[precision])
-    if setup.optimizer in _OPTIMIZERS:
-        found.append(_OPTIMIZERS[setup.optimizer])
+    optimizers = _IN_BACKWARD if layout.updates_in_backward else _OPTIMIZERS
+    losses = _LOSSES_OF_TRL if setup.stack == "trl" else _LOSSES
+    found += [] if setup.optimizer not in optimizers else [optimizers[setup.optimizer]]
+    found += [] if setup.loss not in losses else [losses[setup.loss]]
+    if setup.stack == "trl" and "activations" in layout.offload and layout.zero_stage != 3:
+        found.append("--activation_offloading")
     if setup.kernels == "compiled":
         found.append("--torch_compile")
     return found
 
 
-def _remark(setup: TrainingSetup) -> str:
-    return '  # load the model with dtype="bfloat16"' if setup.weights == "bf16" else ""
+def _remark(layout: Layout, setup: TrainingSetup) -> str:
+    """Return what the script says itself, which has no argument."""
+    said = ['load the model with dtype="bfloat16"'] if setup.weights == "bf16" else []
+    if setup.stack == "unsloth":
+        said.append("FastLanguageModel.from_pretrained")
+        if "activations" in layout.offload:
+            said.append('use_gradient_checkpointing="unsloth"')
+    if layout.updates_in_backward and setup.optimizer not in _IN_BACKWARD:
+        said.append("step in register_post_accumulate_grad_hook")
+    if setup.optimizer == "muon":
+        said.append("optimizers=(torch.optim.Muon of the matrices and AdamW of the rest, None)")
+    return f"  # {'; '.join(said)}" if said else ""
 
 
 def environment(layout: Layout) -> dict[str, str]:
@@ -139,7 +173,7 @@ def deepspeed_config(
         config["gradient_clipping"] = "auto"
     if is_script or setup.optimizer not in ("adamw", "adamw-bf16"):
         config["zero_allow_untested_optimizer"] = True
-        if "optimizer" in layout.offload:
+        if "optimizer" in layout.offload and not setup.pages_optimizer:
             config["zero_force_ds_cpu_optimizer"] = False
     else:
         names = ("lr", "betas", "eps", "weight_decay")
@@ -158,14 +192,15 @@ def _deepspeed_precision(setup: TrainingSetup, precision: Precision) -> dict[str
 
 def _zero(layout: Layout, setup: TrainingSetup) -> dict[str, Any]:
     # On one rank nothing is sharded: stage 2 is what offloads the optimizer.
-    stage = layout.zero_stage or (2 if "optimizer" in layout.offload else 0)
+    moves = layout.offload - ({"optimizer"} if setup.pages_optimizer else set())
+    stage = layout.zero_stage or (2 if "optimizer" in moves else 0)
     zero: dict[str, Any] = {
         "stage": stage,
         "overlap_comm": setup.overlaps,
         "contiguous_gradients": True,
     }
     for name, key in (("optimizer", "offload_optimizer"), ("parameters", "offload_param")):
-        if name in layout.offload:
+        if name in moves:
             zero[key] = {"device": "cpu", "pin_memory": True}
     if stage == 3:
         zero["stage3_gather_16bit_weights_on_model_save"] = True
