@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import pickle
+from pathlib import Path
+
 import pytest
 import torch.cuda._memory_viz as viewer
 
 from advisor.planners.core import Layout
 from advisor.report.memory_snapshot import fullest_bytes, memory_snapshot
+from tests.conftest import InProcess
 
 GB = 1e9
 TERMS = {
@@ -58,3 +63,15 @@ def test_pytorch_reads_it(layout: Layout) -> None:
     assert "parameters" in viewer.trace_plot(snapshot) or viewer.trace_plot(snapshot)
     assert "seg" in viewer.trace(snapshot)
     assert "active" in viewer.segsum(snapshot).lower() or viewer.segsum(snapshot)
+
+
+def test_the_file_of_an_answer_holds_what_an_allocator_would_read(
+    in_process: InProcess, tmp_path: Path
+) -> None:
+    words = "--model llama3-8b --lora 16 --batch 8 --sequence 2048 --total-steps 10 --gpu H100"
+    files = ["--snapshot", "step.pickle", "--json"]
+    result = in_process("predict", *words.split(), *files, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    told = json.loads(result.stdout)["memory"]["read_gib"]["allocated"]["value"]
+    snapshot = pickle.loads((tmp_path / "step.pickle").read_bytes())
+    assert fullest_bytes(snapshot) / 2**30 == pytest.approx(told, rel=1e-4)
