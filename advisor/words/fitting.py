@@ -53,7 +53,7 @@ def _end(record: Record) -> str | None:
 
 
 def _table(title: str, trials: Sequence[Record]) -> list[str]:
-    rows = [(title, "needs", "gains", "step", ""), *_rows(trials)]
+    rows = [(title, "GiB", "gained", "step", ""), *_rows(trials)]
     sizes = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for name, *cells in rows:
@@ -68,8 +68,8 @@ def _rows(trials: Sequence[Record]) -> Iterator[tuple[str, ...]]:
         said = (slower, one["asks"], "fits" if one["fits"] else "")
         yield (
             f"  {one['words'] or 'nothing changed'}",
-            _gib(one["needed_gib"]),
-            _gib(one["gained_gib"]) if at else "",
+            _size(one["needed_gib"]),
+            _size(one["gained_gib"]) if at else "",
             seconds_text(one["step_time_s"]),
             _GAP.join(part for part in said if part),
         )
@@ -94,4 +94,8 @@ def _also(record: Record) -> Iterator[str]:
 
 
 def _gib(size: float) -> str:
-    return f"{size:,.0f} GiB" if size >= 100 else f"{size:.3g} GiB"
+    return f"{_size(size)} GiB"
+
+
+def _size(size: float) -> str:
+    return f"{size:,.0f}" if size >= 100 else f"{size:.3g}"
