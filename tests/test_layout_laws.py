@@ -29,8 +29,9 @@ from advisor.planners.memory.transformers import (
     in_flight,
     kept_bytes,
     layer_activation_bytes,
-    layout_state_bytes,
     memory_bytes,
+    state_terms,
+    without_terms,
 )
 from advisor.planners.step.describe import transformer_work
 
@@ -70,11 +71,11 @@ def states(
     constants: MemoryConstants = NOTHING_ELSE, shapes: Shapes = SHAPE, *,
     software: Software = SOFTWARE, layers: float = 6.0, embeddings: float = 1.0, **more: Any,
 ) -> float:  # fmt: skip
-    found = layout_state_bytes(
+    found = state_terms(
         shapes=shapes, layouts=layout(**more), software=software, constants=constants,
         layers=np.asarray(layers), embeddings=embeddings,
     )  # fmt: skip
-    return float(found)
+    return float(without_terms(found))
 
 
 def memory(

@@ -22,6 +22,7 @@ from advisor.planners.layouts.time import step_times
 from advisor.planners.memory.transformers import (
     MemoryConstants,
     host_bytes,
+    ledger,
     memory_bytes,
     needed_bytes,
 )
@@ -332,6 +333,10 @@ def of_layer(r: Any) -> float:
     found = outside + inside / r.tp
     if r.recompute == 1 and r.selective_gemm:
         found *= 1 - r.selective_gemm
+    elif r.matrices == 3:  # Llama's elementwise kernels, one each or made again
+        stream = r.hidden / (r.tp if r.is_sequence_parallel else 1)
+        gate = r.ffn * r.experts_per_token / r.tp
+        found += {0: 8 * stream + 2 * gate, 2: -4 * stream - 2 * gate}.get(r.fusion, 0)
     return float(found * r.micro_batch * r.sequence / r.cp * r.activation_scale)
 
 
@@ -367,9 +372,13 @@ def passing(r: Any, *, is_first: bool = False) -> float:
     found = first if is_first and r.pp > 1 else max(first, last)
     absent = 0.0  # gradients of the only micro-batch, which come as activations go
     if not r.keeps_gradients and r.accumulation_steps == 1 and r.pp == 1:
-        absent = held(r)[0] * r.trained_share * r.gradient_bytes
-        absent /= copies(r)[0] if r.zero_stage >= 2 else 1
-    return float(max(found - absent, of_layer(r)))
+        (ranks, of_experts), (whole, routed) = copies(r), held(r)
+        shares = (ranks, of_experts) if r.zero_stage >= 2 else (1, 1)
+        absent = (whole - routed) * (not moves_gradients(r, ranks)) / shares[0]
+        absent += routed * (not moves_gradients(r, of_experts)) / shares[1]
+        absent *= r.trained_share * r.gradient_bytes
+    matrix = 2 * r.hidden * max(r.ffn, r.hidden) / r.tp if r.dequantised_bytes else 0
+    return float(max(found - absent, of_layer(r)) + matrix)
 
 
 def test_a_device_holds_states_and_what_passes() -> None:
@@ -413,22 +422,22 @@ def test_a_node_holds_what_its_devices_moved_out() -> None:
 
 
 def test_a_lone_device_loses_nothing_of_what_lasts_and_a_replayed_job_neither() -> None:
-    """``device_bytes``: context, states and the slack, whoever trains beside."""
-    from advisor.planners.memory.transformers import device_bytes
-
+    """``ledger``: context, states and the slack, whoever trains beside."""
     constants = MemoryConstants(context_bytes=50.0, alone_context_bytes=20.0, slack=1.5)
-    states, passing = np.array(100.0), np.array(10.0)
-    for is_replayed, lasting in ((False, 150.0), (True, 100.0)):
-        used = replace(constants, is_replayed=is_replayed)
-        assert device_bytes(states, passing, used, is_alone=False) == 50 + lasting + 15
-        assert device_bytes(states, passing, used, is_alone=False, excess=4.0) == (
-            50 + lasting + 21
-        )
-        for excess, added in ((4.0, 6.0), (-4.0, -4.0)):
-            alone = device_bytes(states, passing, used, is_alone=True, excess=excess)
-            assert alone == pytest.approx(20 + 100 + 15 + added)
-    small = replace(constants, context_bytes=5.0)
-    assert device_bytes(states, passing, small, is_alone=True) == 5 + 100 + 15
+    case = drawn()
+    given = (case.shapes, case.layouts, case.software)
+    plain, replayed, small = (
+        ledger(*given, replace(constants, **change))
+        for change in ({}, {"is_replayed": True}, {"context_bytes": 5.0})
+    )
+    passing = sum(plain[name] for name in ("activations", "recomputed", "logits", "workspace"))
+    lasting = needed_bytes(*given, constants) - plain["context"] - passing
+    is_alone = np.array([r.dp * r.tp * r.pp * r.cp == 1 for r in rows()])
+    np.testing.assert_allclose(plain["context"], np.where(is_alone, 20, 50))
+    np.testing.assert_allclose(small["context"], 5.0 + 0 * passing)
+    np.testing.assert_allclose(replayed["fragmentation"], 0.5 * passing)
+    lost = 0.5 * np.where(is_alone, passing, passing + lasting)
+    np.testing.assert_allclose(plain["fragmentation"], lost)
 
 
 # A step

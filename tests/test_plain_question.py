@@ -33,9 +33,10 @@ from advisor.planners.core.setup import DEFAULT_SETUP, STACKS, Stack, TrainingSe
 from advisor.planners.layouts.problem import SearchSpace
 from advisor.planners.memory.transformers import (
     MemoryConstants,
-    layout_state_bytes,
     memory_bytes,
     needed_bytes,
+    state_terms,
+    without_terms,
 )
 from advisor.planners.step.describe import transformer_work
 from advisor.rank.ranking import recommend
@@ -161,11 +162,11 @@ def test_an_experts_state_is_shared_by_the_ranks_that_hold_it() -> None:
             dp=8, tp=1, pp=1, ep=ep, micro_batch=1, accumulation_steps=1, shard_group=8,
             zero_stage=zero,
         )  # fmt: skip
-        return float(layout_state_bytes(
+        return float(without_terms(state_terms(
             replace(shapes, experts=experts), layouts, Software(), replace(
                 nothing, gathered_layers=0.0
             ), layers=np.asarray(32.0), embeddings=2.0,
-        ))  # fmt: skip
+        )))  # fmt: skip
 
     for zero in (0, 1, 2, 3):
         # A dense model of the same attention: what the experts add, over all eight devices.

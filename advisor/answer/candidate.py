@@ -190,6 +190,9 @@ class Answer(Recorded):
     memory_gib_by_group: Mapping[str, float] = field(default_factory=dict)
     device_memory_gib: float | None = None
     kept_free_gib: float | None = None
+    # of the fullest device: bytes by term, with their equations; what is read of them by each
+    # definition, with an interval; and how likely it fits. Empty where no ledger is kept [GiB]
+    memory: Mapping[str, Any] = field(default_factory=dict)
     runs_as: str | None = None  # precision of the large products there, where it was asked for
     bottleneck: Bottleneck | None = None
     # shares of the step by what it waits for (``Bottleneck``, or parts of a way's own)

@@ -448,7 +448,7 @@ def layout_space(request: LayoutRequest, default: SearchSpace | None = None) -> 
 
     ``default``: where nothing is fixed.
     """
-    from advisor.planners.layouts import SearchSpace
+    from advisor.planners.layouts import RENTED, SearchSpace
 
     changes = {_IN_SPACE.get(name, name): value for name, value in request.fixed.items()}
     swaps = changes.pop("swap", None)
@@ -464,4 +464,5 @@ def layout_space(request: LayoutRequest, default: SearchSpace | None = None) -> 
         changes["swaps"] = True
     if not changes:
         return default
-    return replace(default or SearchSpace(schedules=("1f1b", "interleaved")), **changes)
+    usual = SearchSpace(schedules=("1f1b", "interleaved"), sureness=RENTED)
+    return replace(default or usual, **changes)

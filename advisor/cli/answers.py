@@ -135,6 +135,9 @@ class Advise(Printed):
             raise typer.Exit(3)
 
 
+_MEMORY: Final = "Show what a device's memory is made of, and how likely the job fits."
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanLayout(Drawn):
     """Choose how to spread a training job over a cluster, and print what to run.
@@ -148,11 +151,13 @@ class PlanLayout(Drawn):
         ("cluster", "within"), JOB, ("objective", "coverage"), PRICES, LAYOUT, SETUP)
     stage_layers: str | None = option("Layers of each pipeline stage, in order, over unlike "
         "machines (default: as makes the slowest stage fastest).", metavar="N,N,...")
+    memory: bool = option(_MEMORY, default=False, panel=OUTPUT)
     # fmt: on
 
     def __call__(self) -> None:
         record = planned(self.question, self.stage_layers, is_quiet=self.as_json)
-        put(record, partial(_plan_text, record), as_json=self.as_json)
+        text = partial(_plan_text, record, has_memory=self.memory)
+        put(record, text, as_json=self.as_json)
         if self.plot is not None:
             _plot_plan(record, self.plot)
 
@@ -186,8 +191,10 @@ def _smallest(question: Question) -> jobs.Job:
     return rank.job_of_size(rank.SIZES[0], question.job, question.setup, devices=1)
 
 
-def _plan_text(record: Mapping[str, Any]) -> str:
-    return words.show(record) if "plans" in record else words.within_text(record)
+def _plan_text(record: Mapping[str, Any], *, has_memory: bool) -> str:
+    if "plans" in record:
+        return words.show(record, has_memory=has_memory)
+    return words.within_text(record)
 
 
 def _plot_plan(record: Mapping[str, Any], plot: str) -> None:
@@ -248,6 +255,7 @@ class Predict(Printed):
     save_job: Path | None = option("Also write the job to this file.")
     explain: bool = option("With --on: show which features changed the learned time and cost.",
         default=False, panel=OUTPUT)
+    memory: bool = option(_MEMORY, default=False, panel=OUTPUT)
     # fmt: on
 
     def __call__(self) -> None:
@@ -280,7 +288,8 @@ class Predict(Printed):
                 predictor(), wanted, name, provider=provider or None, count=self.count
             )
         width = shutil.get_terminal_size().columns
-        put(record, partial(words.prediction_text, record, width=width), as_json=self.as_json)
+        text = partial(words.prediction_text, record, width=width, has_memory=self.memory)
+        put(record, text, as_json=self.as_json)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,9 +62,11 @@ def with_values(
         is_option = "--" not in args[:place]
         if is_option and OFFLOAD_FLAG in names and word == f"--no{OFFLOAD_FLAG[1:]}":
             word = f"{OFFLOAD_FLAG}=no"
-        elif is_option and word == OFFLOAD_FLAG in names and not set(
-            following.lower().replace(" ", "").split(",")
-        ) <= {*PARTS, ""}:
+        elif (
+            is_option
+            and word == OFFLOAD_FLAG in names
+            and not set(following.lower().replace(" ", "").split(",")) <= {*PARTS, ""}
+        ):
             word = f"{OFFLOAD_FLAG}=yes"
         found.append(word)
         is_file = following == _TERMINAL or (following[0:1] != "-" and Path(following).suffix)

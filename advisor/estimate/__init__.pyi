@@ -1,3 +1,4 @@
+from .answer import memory_terms as memory_terms
 from .answer import network_words as network_words
 from .answer import offer_of as offer_of
 from .best import best_columns as best_columns

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from statistics import NormalDist
 from typing import Any, Final
 
 import numpy as np
@@ -34,9 +35,11 @@ from advisor.estimate.ways.model_parallel import OnMachine, on_machine, space_on
 from advisor.jobs import Job, transformer_units
 from advisor.planners.core import GIB, Device, Layout
 from advisor.planners.goodput import NEGLIGIBLE_FRACTION
+from advisor.planners.layouts import layout_columns
+from advisor.planners.memory import TERMS, UNSEEN, deviation_bytes, without_terms, work_ledger
 from advisor.planners.spot import BANDS
 from advisor.planners.step import vcpus_needed
-from advisor.quantities import hours_interval, percent_text, seconds_text, usd_interval
+from advisor.quantities import REACH_90, hours_interval, percent_text, seconds_text, usd_interval
 from advisor.words import units_words
 
 _TIMES: Final = (
@@ -57,7 +60,7 @@ def candidate(
     job: Job, catalogue: Catalogue, columns: TimeColumns, completion: Completion,
     offers: Offers, side: SideCosts, *, offer_row: int, column: int, completion_row: int,
     steady: Completion | None, coverage: float, why: tuple[str, ...], rank: int = 1,
-    device: Device | None,
+    device: Device | None, memory: Mapping[str, Any],
 ) -> Candidate:  # fmt: skip
     """Make the candidate of one offer, one row of the time columns and one of the completions.
 
@@ -67,7 +70,7 @@ def candidate(
     """
     offer = offer_of(catalogue, offers, offer_row)
     count = int(columns.count[column])
-    row = row_answer(job, columns, column, coverage, device)
+    row = row_answer(job, columns, column, coverage, device) | {"memory": memory}
     step, shares = row["step_time_s"], row["shares"]
     rent = side.rent(offer.price_usd_per_h * count, (offer_row, count))
     each = on_demand_price(offers, offer_row)
@@ -142,6 +145,46 @@ def row_answer(
         "bottleneck": max(shares, key=lambda name: shares[name]),
         "is_extrapolating": bool(columns.is_extrapolating[row]),
     }
+
+
+def memory_terms(
+    case: StepCase, columns: TimeColumns, row: int, device: Device | None
+) -> dict[str, Any]:
+    """Return what a row's fullest device holds, by term and by what reads it; empty if unknown.
+
+    ``terms_gib``; ``read_gib`` by ``Definition``, each with its interval; ``equations`` and
+    ``sources`` of the terms; ``fits_probability``, and what it had to be (``decided_at``).
+    """
+    way, layout = way_name(int(columns.way[row])), columns.layout(row)
+    if case.work.transformer is not None and way == "model parallel":
+        problem = on_machine(case, int(columns.type_index[row])).problem
+        terms, constants = problem.ledger(layout_columns(layout)), problem.memory
+    elif way == "data parallel" and device is not None:
+        constants = case.constants.memory
+        terms = work_ledger(
+            case.work, max(layout.micro_batch, 1), dp=layout.dp, zero_stage=layout.zero_stage,
+            is_cpu=device.kind == "cpu", accumulates=layout.accumulation_steps > 1,
+            parameters=constants,
+        )  # fmt: skip
+    else:
+        return {}
+    kept = {name: float(term) / GIB for name, term in terms.items() if float(term) > 0}
+    read = {}
+    for name, unseen in UNSEEN.items():
+        value, deviation = without_terms(terms, unseen), deviation_bytes(terms, constants, unseen)
+        wide = REACH_90 * float(deviation)
+        low, high = max(float(value) - wide, 0.0), float(value) + wide
+        read[name] = {"value": float(value) / GIB, "low": low / GIB, "high": high / GIB}
+    found: dict[str, Any] = {
+        "terms_gib": kept, "read_gib": read, "coverage": 0.9,
+        "equations": {name: TERMS[name][1] for name in terms if name in kept},
+        "sources": {name: TERMS[name][2] for name in terms if name in kept},
+    }  # fmt: skip
+    if device is not None:
+        room = float(device.memory_bytes) - float(without_terms(terms, UNSEEN["needed"]))
+        likely = NormalDist(sigma=max(float(deviation_bytes(terms, constants)), 1.0)).cdf(room)
+        found |= {"fits_probability": likely, "decided_at": case.space.sureness}
+    return found
 
 
 def _bills(

@@ -32,7 +32,7 @@ from advisor.machines import (
     residual_parameters,
 )
 from advisor.planners.core import Device, Work
-from advisor.planners.layouts import SearchSpace
+from advisor.planners.layouts import RENTED, SearchSpace
 from advisor.planners.links import ScalingParameters
 from advisor.planners.memory import MemoryParameters
 from advisor.planners.step import (
@@ -385,7 +385,7 @@ Found = TypeVar("Found")
 
 # What may be chosen where nobody says otherwise. GPipe holds every micro-batch and is never faster
 # than 1F1B; tensor parallel ranks that a network lies between have never paid.
-SPACE: Final = SearchSpace(schedules=("1f1b", "interleaved"))
+SPACE: Final = SearchSpace(schedules=("1f1b", "interleaved"), sureness=RENTED)
 
 
 # Devices that are calibrated alone, and how often, before the whole fleet is.

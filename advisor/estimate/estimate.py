@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from advisor.answer import Answer, Candidate, CompletionWay, Configuration, Offer, to_record
 from advisor.catalogue import Catalogue, Offers, Pricing, TableRow
@@ -21,6 +22,7 @@ from advisor.errors import AdvisorError, DoesNotRunError, NotKnownError, UsageEr
 from advisor.estimate.answer import (
     beside_steps,
     interruptions,
+    memory_terms,
     network_words,
     offer_of,
     row_answer,
@@ -28,6 +30,7 @@ from advisor.estimate.answer import (
     whole_run,
 )
 from advisor.estimate.best import refusal
+from advisor.estimate.case import SPACE, StepCase
 from advisor.estimate.completion import Completion, Rent, SideCosts, on_demand, on_recorded_machine
 from advisor.estimate.knowledge.learned import asked_of_cost, direct_cost
 from advisor.estimate.knowledge.step_facts import StepFacts, price_facts
@@ -44,7 +47,7 @@ from advisor.machines import (
     suite_device,
 )
 from advisor.planners.core import GIB, Device, PlanningError
-from advisor.planners.layouts import SearchSpace
+from advisor.planners.layouts import POSSIBLE, SearchSpace
 from advisor.planners.step import runs_as
 from advisor.words import input_words, units_words
 
@@ -93,9 +96,10 @@ def estimate_on_type(
     """
     _check_count(count)
     row = predictor.catalogue.instance_type(instance_type, provider=provider)
-    columns = predictor.step_columns(
-        job, np.array([row.index]), np.array([count]), space=space, known_network=known_network
-    )
+    columns, space = _possible(
+        predictor, job, np.array([row.index]), np.array([count]), space,
+        known_network=known_network,
+    )  # fmt: skip
     where = f"{count} x {row.name} ({row.provider})"
     _check_status(predictor, job, columns, where, space=space, known_network=known_network)
     device = predictor.device_of(row.index, job)
@@ -115,8 +119,11 @@ def estimate_on_type(
             accelerators=row.accelerator_count if row.accelerator else 0.0,
             vcpus=int(row.vcpus or 0), memory_gib=(row.memory_bytes or 0.0) / GIB,
         )  # fmt: skip
+    case = None if job.work is None else predictor.case(
+        job, space=space, known_network=known_network
+    )  # fmt: skip
     found = _estimate(
-        predictor, job, columns, (rented, count), device, coverage, of_type=row, space=space
+        predictor, job, columns, (rented, count), device, coverage, case, of_type=row, space=space
     )
     if offer is None:
         return found
@@ -128,7 +135,8 @@ def estimate_on_type(
         space=space, known_network=known_network,
     )  # fmt: skip
     return replace(
-        whole, job=found.job, notes=found.notes, sources=found.sources, runs_as=found.runs_as,
+        whole, job=found.job, memory=found.memory, notes=found.notes, sources=found.sources,
+        runs_as=found.runs_as,
         cost_direct_usd=None if predictor.learned is None else direct_cost(
             predictor.catalogue, job, columns, offers, offer, coverage
         ),
@@ -238,17 +246,32 @@ def on_device(
         offer = replace(offer, instance_type=f"{each}x{device.name}", accelerators=float(each))
         machine = offer, machines
     lone = replace(lone, is_recorded=is_recorded)
-    columns = predictor.step_columns(
-        job, np.array([0]), np.array([machines]), fleet=lone, space=space,
-        known_network=known_network,
-    )  # fmt: skip
-    _check_status(
-        predictor, job, columns, where, fleet=lone, space=space, known_network=known_network
-    )
+    asked: dict[str, Any] = {"fleet": lone, "known_network": known_network}
+    columns, space = _possible(predictor, job, np.array([0]), np.array([machines]), space, **asked)
+    _check_status(predictor, job, columns, where, space=space, **asked)
     return _estimate(
         predictor, job, columns, machine, device, coverage,
+        None if job.work is None else predictor.case(job, space=space, **asked),
         is_recorded=is_recorded and is_answer(job, space), space=space,
     )  # fmt: skip
+
+
+def _possible(
+    predictor: Predictor, job: Job, kind: NDArray[np.int64], count: NDArray[np.int64],
+    space: SearchSpace | None, **asked: Any,
+) -> tuple[TimeColumns, SearchSpace | None]:  # fmt: skip
+    """Return the columns of one row, and the space in which its layout was found.
+
+    Where nothing fits as surely as what is rented must, what is as likely to fit as not.
+    """
+    columns = predictor.step_columns(job, kind, count, space=space, **asked)
+    usual = space or SPACE
+    is_full = columns.status[0] == CODE["does_not_fit_in_memory"] and job.work is not None
+    if not is_full or usual.sureness == POSSIBLE:
+        return columns, space
+    wider = replace(usual, sureness=POSSIBLE)
+    found = predictor.step_columns(job, kind, count, space=wider, **asked)
+    return (columns, space) if found.status[0] else (found, wider)
 
 
 def _check_count(count: int) -> None:
@@ -285,10 +308,12 @@ def _check_status(
 
 def _estimate(
     predictor: Predictor, job: Job, columns: TimeColumns, machine: tuple[Offer, int],
-    device: Device | None, coverage: float, *, is_recorded: bool = False,
+    device: Device | None, coverage: float, case: StepCase | None, *, is_recorded: bool = False,
     of_type: TableRow | None = None, space: SearchSpace | None = None,
 ) -> Answer:  # fmt: skip
     row = row_answer(job, columns, 0, coverage, device)
+    if case is not None:
+        row["memory"] = memory_terms(case, columns, 0, device)
     if is_recorded:
         row["kept_free_gib"] = 0.0  # what ran there had room
     time_h = None

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from advisor.answer import Candidate, CompletionWay, Explanation, Predictions, Refused
 from advisor.catalogue import Catalogue, OfferFilter, Offers, Pricing, TableRow, TypeColumns
 from advisor.errors import UsageError
-from advisor.estimate.answer import candidate, explanation, on_demand_price, reasons
+from advisor.estimate.answer import candidate, explanation, memory_terms, on_demand_price, reasons
 from advisor.estimate.best import best_columns
 from advisor.estimate.case import Anchors, Constants, StepCase, constants, host_anchor
 from advisor.estimate.completion import (
@@ -450,10 +450,13 @@ class Predictor:
 
         ``**row``: what else ``answer.candidate`` takes.
         """
+        device = self.device_of(int(columns.type_index[column]), job)
+        is_stepped = job.work is not None
         return candidate(
             job, self.catalogue, columns, completion, offers, side, column=column,
-            why=self._why(job, columns, column),
-            device=self.device_of(int(columns.type_index[column]), job), **row,
+            why=self._why(job, columns, column), device=device,
+            memory=memory_terms(self.case(job), columns, column, device) if is_stepped else {},
+            **row,
         )  # fmt: skip
 
     def _why(self, job: Job, columns: TimeColumns, column: int) -> tuple[str, ...]:

@@ -152,6 +152,10 @@ def direct_cost_text(answer: Record) -> str:
     return f"{value}  ({bounds}; the steps alone, by a model of the cost itself)"
 
 
+# As likely as what is rented must fit: anything less is said.
+_SURE: Final = 0.9
+
+
 def memory_words(answer: Record) -> str:
     """Return what the fullest device needs, of how much, and what of that is kept free.
 
@@ -162,7 +166,38 @@ def memory_words(answer: Record) -> str:
     needed = f"needs {digits(answer['memory_gib'])}"
     if there is None:
         return f"{needed} GiB"
-    return f"{needed} of {digits(there)} GiB" + (f", {digits(free)} kept free" if free else "")
+    said = f"{needed} of {digits(there)} GiB" + (f", {digits(free)} kept free" if free else "")
+    likely = answer.get("memory", {}).get("fits_probability", 1.0)
+    return said if likely >= _SURE else f"{said}; fits with {percent_text(likely)}"
+
+
+# Who reads a device's memory so (``planners.memory.UNSEEN``).
+_READ_BY: Final = {
+    "allocated": "torch.cuda.max_memory_allocated, peak active",
+    "reserved": "torch.cuda.max_memory_reserved",
+    "monitor": "nvidia-smi, where nothing asks for more",
+    "needed": "must have room, and may be the most",
+}
+
+
+def memory_table(answer: Record, width: int) -> list[str]:
+    """Return what the fullest device holds, term by term, and how likely it fits."""
+    held = answer["memory"]
+    if not held:
+        return ["no terms are known of this way's memory"]
+    lines = ["memory of the fullest device [GiB]"]
+    for name, gib in held["terms_gib"].items():
+        where = f"{held['equations'][name]}  ({held['sources'][name]})"
+        line = f"  {name.replace('_', ' '):<17}{digits(gib):>7}  {where}"
+        lines += wrapped(line, width, indent=" " * 28)
+    for name, read in held["read_gib"].items():
+        bounds = f"{digits(read['low'])}-{digits(read['high'])}"
+        line = f"  {f'= {name}':<17}{digits(read['value']):>7}  {bounds}: {_READ_BY[name]}"
+        lines += wrapped(line, width, indent=" " * 28)
+    if "fits_probability" in held:
+        asked = percent_text(held["decided_at"])
+        lines.append(f"  fits with {percent_text(held['fits_probability'])}; had to at {asked}")
+    return lines
 
 
 def machine(part: Record) -> str:

@@ -32,10 +32,11 @@ _SHOWN: Final = (
 _WORTH_SAYING: Final = 0.02
 
 
-def show(record: Record, *, width: int | None = None) -> str:
+def show(record: Record, *, width: int | None = None, has_memory: bool = False) -> str:
     """Return the answer, what else was found, and what to run.
 
-    ``record``: of ``advisor plan --json``; ``width``: columns; the terminal's otherwise.
+    ``record``: of ``advisor plan --json``; ``width``: columns; the terminal's otherwise;
+    ``has_memory``: with the terms of a device's memory.
     """
     columns = width or shutil.get_terminal_size().columns
     best, *others = record["plans"]
@@ -46,6 +47,7 @@ def show(record: Record, *, width: int | None = None) -> str:
             f"{counted(record['considered'], 'layout')} considered, {record['fitting']:,} fit"
         )
     lines += ["", f"{best['name']}: {_speed(best)}", *_details(best, groups)]
+    lines += pieces.memory_table(best, columns) if has_memory else []
     seen = [(one["configuration"], one["layouts"]) for one in record["plans"]]
     fewer = record["front"]
     others += [one for one in fewer if (one["configuration"], one["layouts"]) not in seen]
@@ -215,7 +217,7 @@ _INDENT: Final = 20
 _SHARE_SHOWN: Final = 0.005
 
 
-def prediction_text(record: Record, *, width: int = 80) -> str:
+def prediction_text(record: Record, *, width: int = 80, has_memory: bool = False) -> str:
     """Return the record of ``advisor predict --json`` for a terminal of ``width`` columns."""
     width, step = max(width, 40), record["step_time_s"]
     scale, unit = (1e3, "ms") if step["value"] < 1 else (1.0, "s")
@@ -232,6 +234,7 @@ def prediction_text(record: Record, *, width: int = 80) -> str:
     lines.append(_row("samples/s", digits(record["throughput_samples_per_s"]["value"])))
     lines += _units(record["units"])
     lines.append(_row("memory per device", pieces.memory_words(record)))
+    lines += pieces.memory_table(record, width) if has_memory else []
 
     def folded(name: str, value: str) -> list[str]:
         return wrapped(_row(name, value), width, indent=" " * _INDENT) if value else []

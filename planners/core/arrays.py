@@ -123,9 +123,9 @@ class Software:
     # of a layer for a token: inputs of frozen products, which nothing keeps (their weights have no
     # gradient) [bytes/token]
     frozen_input_bytes: Column = 0.0
-    # copies of the parameters' width that the update computes with (``foreach`` of
-    # ``torch.optim``); 0 where it is one kernel
-    update_copies: Column = 0.0
+    # share of the moments that the update copies: the second of Adam's two, all parameters at once
+    # (``foreach`` of ``torch.optim``); 0 where it is one kernel
+    update_share: Column = 0.0
     # what the loss keeps of the logits over what Megatron's does (``LOGIT_SCALES``)
     logit_scale: Column = 1.0
     # logit_share, logit_tokens: of a micro-batch's tokens, those whose logits exist at once: a

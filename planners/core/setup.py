@@ -586,6 +586,8 @@ _OLD_SOFTWARE: Final = {"is_launch_heavy": 1, "overlaps_tp": 0, "overlaps_pp": 0
 _EAGER: Final = {"kernels": "eager", "attention": "flash"}
 # ``zero_grad(set_to_none=True)``, PyTorch's default.
 _FREES_GRADIENTS: Final = {"keeps_gradients": 0}
+# ``foreach``, its default on GPUs (``torch/optim/adam.py``: ``exp_avg_sq_sqrt``).
+_UPDATES_IN_GROUPS: Final = {"update_share": 0.5}
 _WHOLE_OR_NOT: Final = ("none", "full")
 # Elements; ``reduce_bucket_size`` of DeepSpeed's defaults, beside an fp32 copy of the gradients
 # that the optimizer updates with.
@@ -704,14 +706,15 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
     ),
     "fsdp": StackFacts(
         setup={**_EAGER, "gradients": "bf16"},
-        software={"logit_scale": _EAGER_LOSS, **_FREES_GRADIENTS},
+        software={"logit_scale": _EAGER_LOSS, **_FREES_GRADIENTS, **_UPDATES_IN_GROUPS},
         zero_stages=(0, 3), recomputes=_WHOLE_OR_NOT, schedules=("1f1b",), always_shards=True,
         # A loop may divide its products, too (``torch.distributed.tensor.parallel``).
         degrees=("tp",), usual_degrees=(), framework="trainer", updates_in_backward=True,
         sources="torch.distributed.fsdp (2.13); torch.nn.functional.cross_entropy",
     ),
     "ddp": StackFacts(
-        setup=_EAGER, software={"logit_scale": _EAGER_LOSS}, zero_stages=(0,),
+        setup=_EAGER, software={"logit_scale": _EAGER_LOSS, **_UPDATES_IN_GROUPS},
+        zero_stages=(0,),
         recomputes=_WHOLE_OR_NOT, schedules=("1f1b",), degrees=(), framework="trainer",
         offloads=("optimizer", "gradients", "activations"), updates_in_backward=True,
         sources=_OWN_LOOP,

@@ -19,6 +19,8 @@ from .own_runs import sensitivity as sensitivity
 from .pipeline import bubble_fraction as bubble_fraction
 from .pipeline import replay_s as replay_s
 from .pipeline import timeline as timeline
+from .problem import POSSIBLE as POSSIBLE
+from .problem import RENTED as RENTED
 from .problem import Found as Found
 from .problem import LayoutProblem as LayoutProblem
 from .problem import PlannedLayout as PlannedLayout

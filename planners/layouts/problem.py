@@ -103,8 +103,8 @@ class SearchSpace:
     moves: tuple[Offload, ...] | None = None
     # layers are updated in the backward pass, so that no micro-batches are accumulated
     updates_in_backward: bool = False
-    # probability that a device has room for what a layout needs: that of what is rented
-    sureness: float = RENTED
+    # probability that a device has room for what a layout needs (``RENTED``, ``POSSIBLE``)
+    sureness: float = POSSIBLE
     # layers may be swapped in from host memory, by peers that average (``planners.systems.atom``)
     swaps: bool = False
     # steps between two averagings of such peers; None leaves it to the planner
@@ -464,15 +464,15 @@ class LayoutProblem(LayoutConditions):
     def over_bytes(self, needs: Needs, sureness: float) -> Floats:
         """Return by how much layouts miss the smallest device; below 0 where they fit [bytes].
 
-        What is as likely to fit as not may fill the card. What is to be surer leaves free what
-        no layout may fill, and has room for the error of its memory.
+        What is kept free is there for the error of a layout's memory, too.
         """
         needed, deviation = needs
+        over = needed - self.capacity_bytes
+        if sureness == POSSIBLE:
+            return over
         whole = min(float(kind.machines.memory_bytes) for kind in self.kinds)
-        if sureness <= POSSIBLE:
-            return np.asarray(needed - whole)
         most = needed + NormalDist().inv_cdf(sureness) * deviation
-        return np.asarray(np.maximum(needed - self.capacity_bytes, most - whole))
+        return np.asarray(np.maximum(over, most - whole))
 
     def on_host(self, layouts: Layouts) -> tuple[Floats, Bools]:
         """Return what a node's host memory holds of every layout at most, and where it fits."""
@@ -588,8 +588,10 @@ class LayoutProblem(LayoutConditions):
         )
         count = int(np.count_nonzero(fits))
         found.fitting += count
-        if not count:
-            self._miss(layouts, over, valid, shape, found)
+        able = valid & has_room
+        # What no host has room for is the nearest miss only where nothing else is.
+        if not count and (np.any(able) or found.nearest is None):
+            self._miss(layouts, over, able if np.any(able) else valid, shape, found)
         times = self.times(layouts)
         step_s = np.where(fits, times.step_s, np.inf)
         index = np.unravel_index(int(np.argmin(step_s)), shape)

@@ -337,7 +337,9 @@ def optimizer_s(case: LayoutCase) -> Floats:
 def update_s(case: LayoutCase) -> Floats:
     """Return the optimizer's update on the device: its traffic, and Muon's products [s]."""
     software, parameters = case.software, case.parameters
-    on_host = np.asarray(case.layouts.offloads_optimizer) * (1 - np.asarray(software.pages_optimizer))
+    on_host = np.asarray(case.layouts.offloads_optimizer) * (
+        1 - np.asarray(software.pages_optimizer)
+    )
     updated = _updated_parameters(case) * (1 - on_host)
     memory = case.stream_bytes_per_s
     # The constant was fitted where weights, gradients and AdamW's state are 18 bytes.

@@ -74,7 +74,11 @@ TERMS: Final[Mapping[Term, tuple[Kind, str, str]]] = {
     "activations": ("activations", "kept by a layer and token x layers in flight", "[1], eq. 2-4"),
     "recomputed": ("activations", "of the one layer that is computed again", "Chen et al. 2016"),
     "logits": ("logits", "bytes a logit x tokens at once x V / tp", "counted by loss"),
-    "workspace": ("workspace", "cuBLAS, dequantised weights, copies of the update", "PyTorch"),
+    "workspace": (
+        "workspace",
+        "a dequantised matrix, or the copy that an update makes",
+        "PyTorch",
+    ),
     "context": ("context", "CUDA context, libraries, communicators", "fitted"),
     "fragmentation": ("fragmentation", "(slack - 1) x what is allocated", "fitted"),
     "host_state": ("states", "what is offloaded of the state", "ZeRO-Offload, Ren et al. 2021"),
@@ -91,8 +95,6 @@ UNSEEN: Final[Mapping[Definition, tuple[Term, ...]]] = {
     "monitor": (),
     "needed": ("fragmentation",),
 }
-# PyTorch's cuBLAS workspace on Hopper (``c10/cuda``: ``CUBLAS_WORKSPACE_CONFIG``); less before.
-_CUBLAS_BYTES: Final = 32 * MIB
 _FULL: Final = RECOMPUTES.index("full")
 _EAGER, _COMPILED = FUSIONS.index("eager"), FUSIONS.index("compiled")
 
@@ -118,15 +120,16 @@ class MemoryConstants:
     # ``slack`` is a job's own, of blocks that were replayed: what lasts loses nothing
     is_replayed: bool = False
     # by ``Kind``; states are counted, and err by padding and by what a stack keeps beside them
-    states_log_sd: float = 0.02
-    activations_log_sd: float = 0.15
+    states_log_sd: float = 0.03
+    activations_log_sd: float = 0.10
     logits_log_sd: float = 0.25
-    communication_log_sd: float = 0.5
-    workspace_log_sd: float = 0.5
-    context_log_sd: float = 0.3
-    fragmentation_log_sd: float = 0.7
-    # of activations and logits, where nobody named the software that keeps them
-    unsaid_spread: float = 1.6
+    communication_log_sd: float = 0.30
+    workspace_log_sd: float = 0.50
+    context_log_sd: float = 0.25
+    fragmentation_log_sd: float = 0.40
+    # times as wide: activations where nobody named the software that keeps them, logits where
+    # nobody said how the loss is computed either
+    unsaid_spread: float = 1.5
 
 
 def without_terms(terms: Ledger, unseen: tuple[Term, ...] = ()) -> Floats:
@@ -307,12 +310,15 @@ def in_flight(layouts: Layouts) -> Floats:
     return np.asarray(np.where(np.asarray(layouts.holds_all), np.where(p > 1, m, 1), one_f_one_b))
 
 
-def _state_terms(
-    shapes: Shapes, layouts: Layouts, software: Software, constants: MemoryConstants,
-    layers: Floats,
+def state_terms(
+    shapes: Shapes, layouts: Layouts, software: Software, constants: MemoryConstants, *,
+    layers: Floats, embeddings: Floats | float,
 ) -> Ledger:  # fmt: skip
-    """Return parameters, gradients, optimizer and what travels of them, of one device."""
-    held = held_parameters(shapes, layouts, layers=layers, tables=stage_tables(shapes, layouts))
+    """Return parameters, gradients, optimizer and what travels of them, of one device.
+
+    ``layers``, ``embeddings``: layers of the stage, and its embedding or head matrices.
+    """
+    held = held_parameters(shapes, layouts, layers=layers, tables=embeddings)
     routed = _expert_parameters(shapes, layouts, layers=layers)
     d = shard_ranks(layouts)
     # The ranks of an expert-parallel group hold different experts: copies are d / ep of them.
@@ -347,7 +353,8 @@ def _state_terms(
 
 
 def _share(part: Column, whole: Column) -> Floats:
-    return np.asarray(np.asarray(part, float) / np.maximum(np.asarray(whole, float), 1e-9))
+    share = np.asarray(part, float) / np.maximum(np.asarray(whole, float), 1e-9)
+    return np.asarray(np.minimum(share, 1.0))
 
 
 def parameter_state(
@@ -488,7 +495,9 @@ def ledger(
     """
     fixed = constants or MemoryConstants()
     layers = np.ceil(np.asarray(shapes.layers) / np.asarray(layouts.pp, float))
-    terms = _state_terms(shapes, layouts, software, fixed, layers)
+    terms = state_terms(
+        shapes, layouts, software, fixed, layers=layers, embeddings=stage_tables(shapes, layouts)
+    )
     lasting = list(terms)
     held = in_flight(layouts) if held is None else held
     terms |= _passing_terms(shapes, layouts, software, fixed, layers, held, stage)
@@ -532,17 +541,17 @@ def _at_peak(terms: Ledger, shapes: Shapes, layouts: Layouts, software: Software
 
     Those of the only micro-batch, where they are freed after every update, come one layer after
     the other, as activations go: at the loss there are none, and in the end the last layer to go
-    backward holds what it keeps beside all of them. Where the update is not one kernel, it
-    computes with a copy.
+    backward holds what it keeps beside all of them. Where the update is not one kernel, it has a
+    copy of a moment.
     """
     is_lone = (np.asarray(layouts.accumulation_steps) == 1) & (np.asarray(layouts.pp) == 1)
     is_absent = is_lone & (np.asarray(software.keeps_gradients) == 0)
     is_absent &= np.asarray(layouts.updates_in_backward) == 0
-    copies = np.asarray(software.update_copies, float)
-    if not np.any(is_absent) and not np.any(copies):
+    copied = np.asarray(software.update_share, float)
+    if not np.any(is_absent) and not np.any(copied):
         return terms
-    layer = np.minimum(layer_activation_bytes(shapes, layouts, software), 1e30)
-    updated = copies * terms["parameters"] * shapes.trained_share
+    layer = layer_activation_bytes(shapes, layouts, software)
+    updated = copied * terms["optimizer"]
     later = np.maximum(layer, updated)
     passing = ("activations", "recomputed", "logits")
     at_loss = terms["activations"] + terms["recomputed"] + terms["logits"]
@@ -601,10 +610,10 @@ def _logit_bytes(
 
 
 def _workspace_bytes(shapes: Shapes, layouts: Layouts, software: Software) -> Floats:
-    """Return what products work with: cuBLAS's, and one matrix written out of fewer bits."""
+    """Return the matrix that products have written out of fewer bits [bytes]."""
     matrix = 2.0 * np.asarray(shapes.hidden, float) * np.maximum(shapes.ffn, shapes.hidden)
     is_decoded = np.asarray(software.dequantised_bytes, float) > 0
-    return _CUBLAS_BYTES + np.where(is_decoded, matrix / np.asarray(layouts.tp, float), 0.0)
+    return np.where(is_decoded, matrix / np.asarray(layouts.tp, float), 0.0)
 
 
 def is_megatron_core(software: Software) -> NDArray[np.bool_]:

@@ -34,6 +34,7 @@ from advisor.planners.core import (
     Software,
     Stack,
     TrainingSetup,
+    Transformer,
     UnitTimes,
     Work,
 )
@@ -367,10 +368,14 @@ def software_of(work: Work) -> Software:
         update_flop=setup.update_flop(work.transformer),
         logit_scale=LOGIT_SCALES[FUSIONS.index(setup.kernels)],
         activation_scale=element / 2,
+        # Of PyTorch's operators every second product (``create_selective_checkpoint_contexts``).
+        selective_gemm=0.0 if is_megatron else 0.5,
     )
     asked = {} if setup.loss is None else LOSSES[setup.loss]
     if setup.stack is None:
-        return replace(software, **asked)
+        # Whoever tunes a model has a loss in parts, unless it is said: torchtune, TRL, Unsloth.
+        usual = LOSSES["chunked"] if _is_tuned_finely(setup) and setup.loss is None else asked
+        return replace(software, **usual)
     facts = STACKS[setup.stack]
     said = dict(facts.software)
     if setup.loss not in (None, facts.loss):

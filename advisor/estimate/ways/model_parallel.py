@@ -53,6 +53,7 @@ from advisor.planners.layouts import (
     is_runnable,
     layout_columns,
 )
+from advisor.planners.memory import MemoryParameters
 from advisor.planners.step import KERNELS, block_times, step_time
 from advisor.quantities import REACH_90
 
@@ -260,7 +261,7 @@ def _on_any(case: StepCase, machines: Machines) -> LayoutProblem:
         machines=machines,
         software=software_of(work),
         parameters=constants.layout.parameters,
-        memory=constants.memory,
+        memory=_told(constants.memory, setup),
         trained_share=trained_share(work),
         passed_share=passed_share(work),
         # The stack recomputes or offloads some layers only, where nobody says which.
@@ -273,6 +274,16 @@ def _on_any(case: StepCase, machines: Machines) -> LayoutProblem:
             frameworks=frameworks_of(setup),
         ),
     )
+
+
+def _told(memory: MemoryParameters, setup: TrainingSetup) -> MemoryParameters:
+    """Return the constants of memory, less sure of what nobody says how it is computed."""
+    unsaid = 1.0 if setup.named_stack is not None else memory.unsaid_spread
+    of_loss = 1.0 if setup.loss is not None else unsaid
+    return replace(
+        memory, activations_log_sd=unsaid * memory.activations_log_sd,
+        logits_log_sd=of_loss * memory.logits_log_sd,
+    )  # fmt: skip
 
 
 def _law_on(case: StepCase, device: Device) -> OnDevice:
