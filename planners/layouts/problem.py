@@ -44,6 +44,7 @@ from advisor.planners.memory import (
     UNSEEN,
     Ledger,
     MemoryConstants,
+    StageAsked,
     deviation_bytes,
     host_bytes,
     ledger,
@@ -447,9 +448,9 @@ class LayoutProblem(LayoutConditions):
         """Return the step of every layout and its parts, fitting or not [s]."""
         return step_times(*(kind.case(layouts) for kind in self.kinds))
 
-    def ledger(self, layouts: Layouts) -> Ledger:
-        """Return the memory of the fullest device in every layout, by term."""
-        return ledger(self.shapes, layouts, self.software, self.memory)
+    def ledger(self, layouts: Layouts, stage: StageAsked = "fullest") -> Ledger:
+        """Return the memory of the fullest device, or of an end of the pipeline, by term."""
+        return ledger(self.shapes, layouts, self.software, self.memory, stage=stage)
 
     def needed_bytes(self, layouts: Layouts) -> Floats:
         """Return what the fullest device must have room for in every layout."""

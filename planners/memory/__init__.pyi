@@ -16,6 +16,7 @@ from .transformers import WIDTHS as WIDTHS
 from .transformers import Ledger as Ledger
 from .transformers import MemoryConstants as MemoryConstants
 from .transformers import StageAsked as StageAsked
+from .transformers import Term as Term
 from .transformers import accumulates_whole as accumulates_whole
 from .transformers import deviation_bytes as deviation_bytes
 from .transformers import host_bytes as host_bytes

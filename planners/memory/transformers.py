@@ -258,8 +258,8 @@ def token_activation_bytes(
     return np.asarray(outside + (inside + scores) / t)
 
 
-# Whose memory is asked for: the device's that has most, or the first stage's.
-StageAsked = Literal["fullest", "first"]
+# Whose memory is asked for: the device's that has most, or that of an end of the pipeline.
+StageAsked = Literal["fullest", "first", "last"]
 
 
 def layer_activation_bytes(shapes: Shapes, layouts: Layouts, software: Software) -> Floats:
@@ -594,6 +594,7 @@ def _passing_terms(
     first = held * (kept + sent)
     loss = np.maximum(live, logits)
     is_last = (~is_split | (stage == "fullest")) & (kept + loss >= first + live)
+    is_last |= stage == "last"
     is_loss = is_last & (logits > live)
     terms: Ledger = {
         "activations": np.where(is_last, kept, first),
