@@ -13,6 +13,7 @@ from .recorded_steps import work_ledger as work_ledger
 from .transformers import HOST_TERMS as HOST_TERMS
 from .transformers import TERMS as TERMS
 from .transformers import UNSEEN as UNSEEN
+from .transformers import WIDTHS as WIDTHS
 from .transformers import Ledger as Ledger
 from .transformers import MemoryConstants as MemoryConstants
 from .transformers import StageAsked as StageAsked
