@@ -328,6 +328,7 @@ def _fleet(run: AskedRun) -> TypeColumns:
         intra_bytes_per_s=part.peer_bytes_per_s,
         has_own_links=not part.link_name.startswith("pcie"),
         network_bytes_per_s=run.network_bytes_per_s,
+        domain_machines=run.domain_machines,
     )
 
 

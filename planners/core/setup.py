@@ -517,8 +517,11 @@ _DEEPSPEED: Final = {"gradient_shard_bytes": 4.0, "reduce_bucket_elements": 5e8}
 STACKS: Final[Mapping[Stack, StackFacts]] = {
     "nemo": StackFacts(
         # ``grad_reduce_in_fp32=False``, ``tp_comm_overlap``, ``overlap_p2p_comm`` of its recipes.
+        # Tokens once a node, forced even (Megatron-Bridge ``scripts/performance``:
+        # ``moe_flex_dispatcher_backend``, ``moe_router_force_load_balancing``), exchanges hidden
+        # where stages interleave (``moe_a2a_overlap``).
         setup={**_MEGATRON, "gradients": "bf16"},
-        software={"attention": _FLASH_3},
+        software={"attention": _FLASH_3, "sends_once": 1, "overlaps_ep": 1, "evens_tokens": 1},
         # ``recompute_num_layers``, ``cpu_offloading_num_layers``
         zero_stages=(0, 1, 3), parts_layers=True,
     ),

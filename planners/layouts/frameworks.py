@@ -38,6 +38,7 @@ from advisor.planners.core import (
     Precision,
     Shapes,
     TrainingSetup,
+    expert_tensor_ranks,
 )
 
 Bools = NDArray[np.bool_]
@@ -69,6 +70,11 @@ class Case:
     def ranks(self) -> Numbers:
         """Ranks that repeat or share the same state."""
         return self.dp * self.cp
+
+    @property
+    def expert_ranks(self) -> Numbers:
+        """Ranks that share one expert's products."""
+        return np.asarray(expert_tensor_ranks(self.layouts), np.int64)
 
     @property
     def is_whole(self) -> Bools:
@@ -178,7 +184,17 @@ MEGATRON: Final[tuple[FrameworkRule, ...]] = (
     FrameworkRule(
         "copies of the sharded state must divide the experts' data-parallel ranks too",
         _STATE,
-        lambda c: ~c.is_hierarchical | (c.shard_group % c.ep == 0),
+        lambda c: ~c.is_hierarchical | (c.shard_group * c.tp % (c.ep * c.expert_ranks) == 0),
+    ),
+    FrameworkRule(
+        "experts and the ranks that share one must divide the ranks of a stage",
+        _STATE,
+        lambda c: c.dp * c.cp * c.tp % (c.ep * c.expert_ranks) == 0,
+    ),
+    FrameworkRule(
+        "DeepSpeed spreads experts over data-parallel ranks only",
+        "deepspeed/utils/groups.py: _create_expert_and_data_parallel",
+        lambda c: (c.setup.stack != "megatron-deepspeed") | (c.dp % c.ep == 0),
     ),
     FrameworkRule(
         "Megatron-FSDP with hybrid sharding has no groups for experts",
@@ -440,6 +456,18 @@ TORCHTITAN: Final[tuple[FrameworkRule, ...]] = (
         of_shapes=True,
     ),
     FrameworkRule(
+        "expert-parallel ranks take all context-parallel ranks, then sharded ones; all "
+        "tensor-parallel ranks first where these share no expert",
+        "torchtitan/distributed/parallel_dims.py: ParallelDims._validate",
+        lambda c: (
+            (c.ep == 1)
+            | (c.expert_ranks == c.tp) & (c.ep % c.cp == 0) & (c.ranks % c.ep == 0)
+            | (c.expert_ranks == 1)
+            & (c.ep % (c.cp * c.tp) == 0)
+            & (c.ranks * c.tp % c.ep == 0)
+        ),
+    ),
+    FrameworkRule(
         "experts must divide over the expert-parallel ranks",
         _TITAN + "ParallelismConfig.expert_parallel_degree",
         lambda c: c.experts % c.ep == 0,
@@ -578,6 +606,7 @@ def layout_columns(layout: Layout) -> Layouts:
             "zero_stage", "average_every")  # fmt: skip
     return Layouts(
         **{name: getattr(layout, name) for name in same},
+        etp=layout.etp or 0,
         recompute=RECOMPUTES.index(layout.recompute),
         is_sequence_parallel=int(layout.is_sequence_parallel),
         shard_group=layout.shard_group or layout.dp * layout.cp,

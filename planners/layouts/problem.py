@@ -67,11 +67,12 @@ class SearchSpace:
     min_pp: int = 1
     min_cp: int = 1
     min_ep: int = 1
-    # tp, pp, cp, ep, micro_batch, accumulation_steps: exactly these; None leaves them open
+    # tp, pp, cp, ep, etp, micro_batch, accumulation_steps: exactly these; None leaves them open
     tp: int | None = None
     pp: int | None = None
     cp: int | None = None
     ep: int | None = None
+    etp: int | None = None
     micro_batch: int | None = None
     accumulation_steps: int | None = None
     # the question leaves a degree open that is fixed here, to look at one family of layouts
@@ -99,7 +100,7 @@ class SearchSpace:
     def fixed(self) -> dict[str, object]:
         """What is not left open, by name."""
         default = SearchSpace()
-        names = ("tp", "pp", "cp", "ep", "micro_batch", "accumulation_steps",
+        names = ("tp", "pp", "cp", "ep", "etp", "micro_batch", "accumulation_steps",
                  "zero_stages", "recomputes", "offloads")  # fmt: skip
         return {n: getattr(self, n) for n in names if getattr(self, n) != getattr(default, n)}
 
@@ -125,11 +126,12 @@ def fills_stages(layers: int, pp: int) -> bool:
 
 def degrees(
     shape: Transformer, devices: int, global_batch: int, space: SearchSpace
-) -> Iterator[tuple[int, int, int, int, int]]:
-    """Yield every valid (dp, tp, pp, cp, ep) that uses all devices.
+) -> Iterator[tuple[int, int, int, int, int, int]]:
+    """Yield every valid (dp, tp, pp, cp, ep, etp) that uses all devices.
 
     Valid: heads divide over tp, no pipeline stage is empty, the sequence divides over twice cp
-    (zigzag), experts divide over ep, ep divides dp, and dp divides the batch.
+    (zigzag), experts divide over ep, ep etp divides the ranks of a stage, and dp divides the
+    batch. Of experts that are spread, the tp ranks share each, or have their own.
     """
     kv_heads = shape.kv_heads or shape.heads
     for tp in divisors(devices, min(space.max_tp, shape.heads)):
@@ -149,9 +151,12 @@ def degrees(
                     continue
                 if space.cp not in (None, cp) or cp < space.min_cp:
                     continue
-                for ep in divisors(shape.experts):
-                    if dp % ep == 0 and space.ep in (None, ep) and ep >= space.min_ep:
-                        yield dp, tp, pp, cp, ep
+                for ep in divisors(shape.experts, dp * cp * tp):
+                    if space.ep not in (None, ep) or ep < space.min_ep:
+                        continue
+                    for etp in dict.fromkeys((tp, 1) if ep > 1 else (tp,)):
+                        if dp * cp * tp % (ep * etp) == 0 and space.etp in (None, etp):
+                            yield dp, tp, pp, cp, ep, etp
 
 
 @lru_cache(maxsize=256)
@@ -161,19 +166,20 @@ def splits(shape: Transformer, devices: int, global_batch: int, space: SearchSpa
     Kept for the next question: machines with as many devices share it.
     """
     rows = [
-        (dp, tp, pp, cp, ep, micro, global_batch // dp // micro, v, holds_all)
-        for dp, tp, pp, cp, ep in degrees(shape, devices, global_batch, space)
+        (dp, tp, pp, cp, ep, etp, micro, global_batch // dp // micro, v, holds_all)
+        for dp, tp, pp, cp, ep, etp in degrees(shape, devices, global_batch, space)
         for micro in _micro_batches(global_batch // dp, space)
         for v, holds_all in _schedules(shape.layers, pp, global_batch // dp // micro, space)
     ]
-    table = np.array(rows, dtype=np.int64).reshape(-1, 9)
-    dp, tp, pp, cp, ep, micro_batch, steps, virtual_stages, holds_all = table.T
+    table = np.array(rows, dtype=np.int64).reshape(-1, 10)
+    dp, tp, pp, cp, ep, etp, micro_batch, steps, virtual_stages, holds_all = table.T
     return Layouts(
         dp=dp,
         tp=tp,
         pp=pp,
         cp=cp,
         ep=ep,
+        etp=etp,
         micro_batch=micro_batch,
         accumulation_steps=steps,
         virtual_stages=virtual_stages,
@@ -308,6 +314,7 @@ def layout_at(layouts: Layouts, index: tuple[int, ...], shape: tuple[int, ...]) 
     )  # fmt: skip
     return Layout(
         **{name: at(name) for name in same},
+        etp=at("etp") if at("etp") not in (0, at("tp")) else None,
         schedule=schedule,
         zero_stage=zero,
         recompute=RECOMPUTES[at("recompute")],

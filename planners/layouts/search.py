@@ -47,7 +47,7 @@ _OPTIONS: Final = {
     "micro_batch": "--micro-batch", "accumulation_steps": "--accumulate",
     "zero_stages": "--zero", "recomputes": "--recompute", "offloads": "--offload",
 }  # fmt: skip
-_SPLITS: Final = ("tp", "pp", "cp", "ep")
+_SPLITS: Final = ("tp", "pp", "cp", "ep", "etp")
 # How sentences call what a space fixes.
 _WORDS: Final = {
     "micro_batch": "a micro-batch of",

@@ -12,6 +12,8 @@ from .recorded_steps import unit_state_bytes as unit_state_bytes
 from .transformers import MemoryConstants as MemoryConstants
 from .transformers import StageAsked as StageAsked
 from .transformers import accumulates_whole as accumulates_whole
+from .transformers import expert_copies as expert_copies
+from .transformers import expert_parameters as expert_parameters
 from .transformers import host_bytes as host_bytes
 from .transformers import is_megatron_core as is_megatron_core
 from .transformers import kept_bytes as kept_bytes

@@ -38,7 +38,9 @@ from advisor.planners.core import (
     Shapes,
     Software,
     device_parameters,
+    expert_group,
     held_parameters,
+    layer_expert_parameters,
     layer_parameters,
     met_columns,
     partial_share,
@@ -223,10 +225,9 @@ def layout_state_bytes(
     ``layers``, ``embeddings``: layers of the stage, and its embedding or head matrices.
     """
     held = held_parameters(shapes, layouts, layers=layers, tables=embeddings)
-    routed = _expert_parameters(shapes, layouts, layers=layers)
+    routed = expert_parameters(shapes, layouts, layers=layers)
     d, zero = shard_ranks(layouts), np.asarray(layouts.zero_stage)
-    # The ranks of an expert-parallel group hold different experts: copies are d / ep of them.
-    copies = np.maximum(d / np.asarray(layouts.ep, float), 1.0)
+    copies = expert_copies(layouts, d)
     dense = parameter_state(layouts, software, shapes, d)
     expert = dense if np.all(np.asarray(shapes.experts) == 1) else (
         parameter_state(layouts, software, shapes, copies)
@@ -254,21 +255,24 @@ def parameter_state(
     )  # fmt: skip
 
 
-def _expert_parameters(shapes: Shapes, layouts: Layouts, *, layers: Floats) -> Floats:
+def expert_parameters(shapes: Shapes, layouts: Layouts, *, layers: Floats) -> Floats:
     """Return the parameters of a device's experts; 0 of a model with one block a layer."""
-    _, ffn = layer_parameters(shapes)
-    experts = np.asarray(shapes.experts, float)
-    routed = np.asarray(layers) * ffn * experts / layouts.ep / np.asarray(layouts.tp, float)
-    return np.where(experts > 1, routed, 0.0)
+    routed = np.asarray(layers) * layer_expert_parameters(shapes, layouts)
+    return np.where(np.asarray(shapes.experts) > 1, routed, 0.0)
+
+
+def expert_copies(layouts: Layouts, ranks: Floats) -> Floats:
+    """Return the ranks among ``ranks`` data-parallel ones, and their tp, that share an expert."""
+    return np.asarray(np.maximum(ranks * layouts.tp / expert_group(layouts), 1.0))
 
 
 def _gathered_parameters(
     shapes: Shapes, layouts: Layouts, software: Software, constants: MemoryConstants, held: Floats
 ) -> Floats:
     """Return the parameters that ZeRO-3 has gathered at once on one device."""
-    attention, ffn = layer_parameters(shapes)
-    one_layer = attention + ffn * np.asarray(shapes.experts) / layouts.ep
-    layer = np.minimum(constants.gathered_layers * one_layer / np.asarray(layouts.tp, float), held)
+    attention, _ = layer_parameters(shapes)
+    one_layer = attention / np.asarray(layouts.tp, float) + layer_expert_parameters(shapes, layouts)
+    layer = np.minimum(constants.gathered_layers * one_layer, held)
     is_whole = (np.asarray(layouts.pp) > 1) | (np.asarray(software.gathers_whole) > 0)
     return np.where(is_whole, held, layer)
 
@@ -496,9 +500,9 @@ def host_bytes(shapes: Shapes, layouts: Layouts, machines: Machines, software: S
     """Return the host memory that offloading takes on one node [bytes]."""
     layers = np.ceil(np.asarray(shapes.layers) / layouts.pp)
     held = device_parameters(shapes, layouts)
-    routed = _expert_parameters(shapes, layouts, layers=layers)
+    routed = expert_parameters(shapes, layouts, layers=layers)
     d = shard_ranks(layouts)
-    copies = np.maximum(d / np.asarray(layouts.ep, float), 1.0)
+    copies = expert_copies(layouts, d)
     states = (held - routed) * parameter_state(layouts, software, shapes, d).host_bytes
     states = states + routed * parameter_state(layouts, software, shapes, copies).host_bytes
     kept = kept_bytes(shapes, layouts, software) * passed_layers_share(shapes, layouts)
