@@ -57,7 +57,8 @@ def drawn() -> LayoutCase:
         layouts=Layouts(
             dp=dp, tp=tp, pp=one_of(1, 2, 3), micro_batch=one_of(1, 2, 4),
             accumulation_steps=one_of(1, 2, 8), shard_group=np.maximum(dp * cp // one_of(1, 2), 1),
-            cp=cp, ep=ep, etp=np.where(ep > 1, one_of(0, 1), 0), virtual_stages=one_of(1, 1, 2), zero_stage=zero,
+            cp=cp, ep=ep, etp=np.where(ep > 1, one_of(0, 1), 0), virtual_stages=one_of(1, 1, 2),
+            zero_stage=zero,
             recompute=one_of(0, 1, 2), partial_layers=one_of(0, 1, 2),
             is_sequence_parallel=one_of(0, 1), holds_all=one_of(0, 0, 1),
             offloads_optimizer=one_of(0, 1), offloads_activations=one_of(0, 1),

@@ -133,8 +133,16 @@ def integer_layouts(rows: int, **columns: Any) -> Layouts:
         **dict.fromkeys(("tp", "pp", "cp", "ep", "micro_batch", "accumulation_steps"), 1),
         **dict.fromkeys(("virtual_stages", "reshards", "average_every"), 1),
         **dict.fromkeys(
-            ("zero_stage", "recompute", "partial_layers", "is_sequence_parallel", "holds_all",
-             "etp"), 0
+            (
+                "zero_stage",
+                "recompute",
+                "partial_layers",
+                "is_sequence_parallel",
+                "holds_all",
+                "etp",
+                "backward",
+            ),
+            0,
         ),
         **{f"offloads_{name}": 0 for name in OFFLOADS},
         "dp": dp,

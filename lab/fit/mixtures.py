@@ -35,6 +35,7 @@ from advisor.planners.core.setup import (
 )
 from advisor.planners.step.describe_configs import read_config
 
+TABLES: Final = "mixtures "  # how their tables' names begin
 # Gb/s a GPU: ConnectX-7 of DGX H100, B200 and GB200 alike.
 _NETWORK_GBIT_PER_S: Final = 400
 _GPUS: Final = {
@@ -77,7 +78,7 @@ def _run(row: Mapping[Any, Any]) -> AskedRun:
     gpu = str(row["accelerator"])
     return AskedRun(
         row_id=row["row_id"],
-        table=f"mixtures {row['release']}",
+        table=f"{TABLES}{row['release']}",
         model=str(row["model"]),
         gpu=_GPUS[gpu],
         transformer=model,
@@ -109,6 +110,11 @@ def _facts(release: str) -> dict[str, float]:
     return {"sends_once": 0, "overlaps_ep": 0}
 
 
+def fold(model: str) -> str:
+    """Return the name of the constants fitted without a model."""
+    return f"mixtures without model {model}"
+
+
 def read_deepseek(data: Path) -> list[AskedRun]:
     """Read SimuMax's steps with experts (``lab.data.BLACKWELL``) that have one stage.
 
@@ -130,7 +136,7 @@ def _deepseek_run(row: Mapping[Any, Any]) -> AskedRun:
         head_width=192, is_gated=True, has_tied_embeddings=False,
     )  # fmt: skip
     return AskedRun(
-        row_id=row["case"], table="mixtures SimuMax", model=row["model"], gpu=row["accelerator"],
+        row_id=row["case"], table=f"{TABLES}SimuMax", model=row["model"], gpu=row["accelerator"],
         transformer=model, setup=TrainingSetup(kernels="fused", overlaps=False), precision="bf16",
         layout=Layout(
             **whole("dp", "tp", "pp", "ep", "micro_batch"),

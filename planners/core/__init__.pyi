@@ -1,3 +1,4 @@
+from .arrays import BACKWARDS as BACKWARDS
 from .arrays import FUSIONS as FUSIONS
 from .arrays import GENERATIONS as GENERATIONS
 from .arrays import LOGIT_SCALES as LOGIT_SCALES

@@ -33,6 +33,7 @@ FUSIONS: Final = ("eager", "fused", "compiled", "lean")
 LOGIT_SCALES: Final = (14 / 8, 1.0, 10 / 8, 14 / 8)
 ATTENTIONS: Final = ("unfused", "flash1", "flash2", "flash3")
 RECOMPUTES: Final = ("none", "selective", "full")
+BACKWARDS: Final = ("whole", "zb", "dualpipe")
 Offload = Literal["optimizer", "parameters", "activations"]
 OFFLOADS: Final[tuple[Offload, ...]] = ("optimizer", "parameters", "activations")
 
@@ -188,6 +189,8 @@ class Layouts:
     is_sequence_parallel: Column = 0
     reshards: Column = 1  # 1 where ZeRO-3 frees gathered parameters after the forward pass
     holds_all: Column = 0  # 1 for GPipe: every micro-batch in flight
+    # index into ``BACKWARDS``: whether gradients of weights fill what stages would wait
+    backward: Column = 0
     offloads_optimizer: Column = 0
     offloads_parameters: Column = 0
     offloads_activations: Column = 0

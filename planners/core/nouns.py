@@ -55,7 +55,7 @@ OperatorKind = Literal[
 Phase = Literal["forward", "backward", "optimizer"]
 _WORDS: Final = frozenset({"name", "kind", "phase", "dtype"})
 Recompute = Literal["none", "selective", "full"]
-Schedule = Literal["gpipe", "1f1b", "interleaved"]
+Schedule = Literal["gpipe", "1f1b", "interleaved", "zb", "dualpipe"]
 # What a device sustains, as far as it is known.
 _RATES: Final = (
     "memory_bytes_per_s", "fp32_flop_per_s", "tf32_flop_per_s", "bf16_flop_per_s",

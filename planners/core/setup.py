@@ -489,7 +489,9 @@ class StackFacts:
     zero_stages: tuple[int, ...] = (0, 1, 2, 3)
     always_shards: bool = False
     recomputes: tuple[str, ...] = ("none", "selective", "full")
-    schedules: tuple[str, ...] = ("1f1b", "interleaved")
+    schedules: tuple[str, ...] = ("1f1b",)
+    # what it runs where its user asks for it; nothing where it has no stages
+    able_schedules: tuple[str, ...] = ()
     # it recomputes in full, or offloads the activations of, as many layers as its user says
     parts_layers: bool = False
 
@@ -502,6 +504,8 @@ _LEAN: Final = 3  # index into ``arrays.FUSIONS``
 # version 1 casts, copies and exponentiates ("Copy so the input remains unchanged",
 # ``mpu/cross_entropy.py``); PyTorch's as counted there.
 _FUSED_LOSS, _COMPILED_LOSS, _COPIED_LOSS, _EAGER_LOSS = 2 / 8, 4 / 8, 12 / 8, 14 / 8
+# ``megatron/core/pipeline_parallel/schedules.py``: get_forward_backward_func, since SC'21.
+_MEGATRON_SCHEDULES: Final = ("1f1b", "interleaved")
 _MEGATRON: Final = {"kernels": "fused", "attention": "flash"}
 _OLD_MEGATRON: Final = {"kernels": "fused", "attention": "unfused", "gradients": "bf16",
                         "overlaps": False}  # fmt: skip
@@ -522,28 +526,31 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
         # where stages interleave (``moe_a2a_overlap``).
         setup={**_MEGATRON, "gradients": "bf16"},
         software={"attention": _FLASH_3, "sends_once": 1, "overlaps_ep": 1, "evens_tokens": 1},
-        # ``recompute_num_layers``, ``cpu_offloading_num_layers``
+        # ``recompute_num_layers``, ``cpu_offloading_num_layers``;
+        # ``virtual_pipeline_model_parallel_size`` of most recipes with stages.
         zero_stages=(0, 1, 3), parts_layers=True,
+        schedules=("1f1b", "interleaved"), able_schedules=_MEGATRON_SCHEDULES,
     ),
     "megatron-core": StackFacts(
         # fp32 gradients; ``--tp-comm-overlap`` is off unless asked for.
         setup={**_MEGATRON, "gradients": "fp32"},
         software={"attention": _FLASH_3, "overlaps_tp": 0},
-        zero_stages=(0, 1), schedules=("1f1b",), parts_layers=True,
+        zero_stages=(0, 1), able_schedules=_MEGATRON_SCHEDULES, parts_layers=True,
     ),
     "megatron-lm": StackFacts(
         setup=_OLD_MEGATRON, software=_OLD_SOFTWARE, zero_stages=(0,), degrees=("tp", "pp"),
-        recomputes=("full",), schedules=("1f1b",),  # as its examples start it
+        recomputes=("full",), able_schedules=_MEGATRON_SCHEDULES,  # as its examples start it
     ),
     "megatron-deepspeed": StackFacts(
         setup=_OLD_MEGATRON,
         software={**_OLD_SOFTWARE, **_DEEPSPEED, "logit_scale": _COPIED_LOSS},
-        zero_stages=(0, 1), recomputes=("full",), schedules=("1f1b",), degrees=("tp", "pp", "ep"),
+        zero_stages=(0, 1), recomputes=("full",), degrees=("tp", "pp", "ep"),
+        able_schedules=("1f1b",),  # deepspeed/runtime/pipe/schedule.py: TrainSchedule
     ),
     "deepspeed": StackFacts(
         setup={**_EAGER, "gradients": "bf16"},
         software={**_DEEPSPEED, "splits_inputs": 1, "logit_scale": _EAGER_LOSS},
-        zero_stages=(0, 1, 2, 3), recomputes=_WHOLE_OR_NOT, schedules=("1f1b",),
+        zero_stages=(0, 1, 2, 3), recomputes=_WHOLE_OR_NOT,
         degrees=(), framework="deepspeed",
     ),
     "torchtitan": StackFacts(
@@ -554,12 +561,15 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
         zero_stages=(0, 3), recomputes=("selective", "full"), always_shards=True,
         # FSDP2 over all ranks unless its user sets a degree (``ParallelismConfig``).
         usual_degrees=(), framework="torchtitan",
+        # ``pipeline_parallel_schedule``: "1F1B" unless its user names another of PyTorch's
+        # (``torch.distributed.pipelining``).
+        able_schedules=("gpipe", "1f1b", "interleaved", "zb", "dualpipe"),
     ),
     "llm-foundry": StackFacts(
         setup={**_EAGER, "gradients": "bf16"},
         software={"fusion": _LEAN, "attention": _FLASH_1, "logit_scale": _FUSED_LOSS,
                   **_FREES_GRADIENTS},
-        zero_stages=(0, 3), recomputes=_WHOLE_OR_NOT, schedules=("1f1b",), always_shards=True,
+        zero_stages=(0, 3), recomputes=_WHOLE_OR_NOT, always_shards=True,
         degrees=(), framework="trainer",
     ),
     "trainer": StackFacts(
@@ -567,22 +577,22 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
         # 5), activations recomputed (``SFTConfig.gradient_checkpointing``).
         setup={**_EAGER, "weights": "bf16"},
         software={"logit_scale": _EAGER_LOSS, "is_trainer": 1, **_FREES_GRADIENTS},
-        zero_stages=(0, 3), recomputes=("full",), schedules=("1f1b",), degrees=(),
+        zero_stages=(0, 3), recomputes=("full",), degrees=(),
         framework="trainer",
     ),
     "fsdp": StackFacts(
         setup={**_EAGER, "gradients": "bf16"},
         software={"logit_scale": _EAGER_LOSS, **_FREES_GRADIENTS},
-        zero_stages=(0, 3), recomputes=_WHOLE_OR_NOT, schedules=("1f1b",), always_shards=True,
+        zero_stages=(0, 3), recomputes=_WHOLE_OR_NOT, always_shards=True,
         # A loop may divide its products, too (``torch.distributed.tensor.parallel``).
         degrees=("tp",), usual_degrees=(), framework="trainer",
     ),
     "ddp": StackFacts(
         setup=_EAGER, software={"logit_scale": _EAGER_LOSS}, zero_stages=(0,),
-        recomputes=_WHOLE_OR_NOT, schedules=("1f1b",), degrees=(), framework="trainer",
+        recomputes=_WHOLE_OR_NOT, degrees=(), framework="trainer",
     ),
     "ddp-compiled": StackFacts(
         setup={"kernels": "compiled", "attention": "flash"}, zero_stages=(0,),
-        recomputes=_WHOLE_OR_NOT, schedules=("1f1b",), degrees=(), framework="trainer",
+        recomputes=_WHOLE_OR_NOT, degrees=(), framework="trainer",
     ),
 }  # fmt: skip

@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.planners.core import (
+    BACKWARDS,
     DEFAULT_SETUP,
     OFFLOADS,
     RECOMPUTES,
@@ -160,6 +161,11 @@ MEGATRON: Final[tuple[FrameworkRule, ...]] = (
         "there is no schedule that runs all forward passes first (GPipe)",
         _SCHEDULES + ": get_forward_backward_func",
         lambda c: (c.holds_all == 0) | (c.pp == 1),
+    ),
+    FrameworkRule(
+        "no schedule computes gradients of weights apart (zero bubble, DualPipe)",
+        _SCHEDULES + ": get_forward_backward_func",
+        lambda c: c.backward == 0,
     ),
     FrameworkRule(
         "interleaved stages need a pipeline",
@@ -414,6 +420,19 @@ DEEPSPEED: Final[tuple[FrameworkRule, ...]] = (
 _TITAN: Final = "torchtitan/config/configs.py: "
 TORCHTITAN: Final[tuple[FrameworkRule, ...]] = (
     FrameworkRule(
+        "zero bubble and DualPipe compute gradients of weights apart, which compiled models cannot "
+        "(--kernels eager)",
+        "torch.distributed.pipelining.schedules: _check_torch_compile_compatibility",
+        lambda c: (c.backward == 0) | (c.setup.kernels != "compiled"),
+    ),
+    FrameworkRule(
+        "DualPipe needs two micro-batches a stage",
+        "torch.distributed.pipelining.schedules: ScheduleDualPipeV.__init__",
+        lambda c: (
+            (c.backward != BACKWARDS.index("dualpipe")) | (c.accumulation_steps >= 2 * c.pp)
+        ),
+    ),
+    FrameworkRule(
         "parameters, gradients and state are sharded together (ZeRO-3), or not at all",
         _TITAN + "ParallelismConfig.data_parallel_shard_degree",
         lambda c: (c.zero_stage == 0) | (c.zero_stage == 3),
@@ -484,7 +503,7 @@ TORCH: Final[tuple[FrameworkRule, ...]] = (
     FrameworkRule(
         "pipelines of recorded scripts are not interleaved",
         "torch.distributed.pipelining: ScheduleGPipe, Schedule1F1B",
-        lambda c: c.virtual_stages == 1,
+        lambda c: c.virtual_stages == 1,  # zero bubble and DualPipe have two
     ),
     FrameworkRule(
         "recomputation wraps whole blocks", "torch.utils.checkpoint", lambda c: c.keeps_or_repeats
@@ -612,5 +631,6 @@ def layout_columns(layout: Layout) -> Layouts:
         shard_group=layout.shard_group or layout.dp * layout.cp,
         partial_layers=layout.partial_layers or 0,
         holds_all=int(layout.schedule == "gpipe" and layout.pp > 1),
+        backward=BACKWARDS.index(layout.schedule) if layout.schedule in BACKWARDS else 0,
         **{f"offloads_{what}": int(what in layout.offload) for what in OFFLOADS},
     )

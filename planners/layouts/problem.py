@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from advisor.planners.core import (
     OFFLOADS,
     RECOMPUTES,
+    BACKWARDS,
     Floats,
     Layout,
     LayoutCase,
@@ -82,6 +83,9 @@ class SearchSpace:
     # layers of each stage over unlike machines; None leaves the cut to the planner
     stage_layers: tuple[int, ...] | None = None
     schedules: tuple[Schedule, ...] = ("1f1b", "gpipe", "interleaved")
+    # exactly this schedule, and so many chunks of layers on a stage; None leaves them open
+    schedule: Schedule | None = None
+    chunks: int | None = None
     zero_stages: tuple[int, ...] = (0, 1, 2, 3)
     # ranks that hold the same share their state: stage 0 is for one rank
     always_shards: bool = False
@@ -101,7 +105,7 @@ class SearchSpace:
         """What is not left open, by name."""
         default = SearchSpace()
         names = ("tp", "pp", "cp", "ep", "etp", "micro_batch", "accumulation_steps",
-                 "zero_stages", "recomputes", "offloads")  # fmt: skip
+                 "schedule", "chunks", "zero_stages", "recomputes", "offloads")  # fmt: skip
         return {n: getattr(self, n) for n in names if getattr(self, n) != getattr(default, n)}
 
 
@@ -166,13 +170,13 @@ def splits(shape: Transformer, devices: int, global_batch: int, space: SearchSpa
     Kept for the next question: machines with as many devices share it.
     """
     rows = [
-        (dp, tp, pp, cp, ep, etp, micro, global_batch // dp // micro, v, holds_all)
+        (dp, tp, pp, cp, ep, etp, micro, global_batch // dp // micro, *schedule)
         for dp, tp, pp, cp, ep, etp in degrees(shape, devices, global_batch, space)
         for micro in _micro_batches(global_batch // dp, space)
-        for v, holds_all in _schedules(shape.layers, pp, global_batch // dp // micro, space)
+        for schedule in _schedules(shape.layers, pp, global_batch // dp // micro, space)
     ]
-    table = np.array(rows, dtype=np.int64).reshape(-1, 10)
-    dp, tp, pp, cp, ep, etp, micro_batch, steps, virtual_stages, holds_all = table.T
+    table = np.array(rows, dtype=np.int64).reshape(-1, 11)
+    dp, tp, pp, cp, ep, etp, micro_batch, steps, virtual_stages, holds_all, backward = table.T
     return Layouts(
         dp=dp,
         tp=tp,
@@ -184,6 +188,7 @@ def splits(shape: Transformer, devices: int, global_batch: int, space: SearchSpa
         accumulation_steps=steps,
         virtual_stages=virtual_stages,
         holds_all=holds_all.astype(bool),
+        backward=backward,
         is_sequence_parallel=(tp > 1).astype(np.int64),
         shard_group=dp * cp,
     )
@@ -204,17 +209,25 @@ def _micro_batches(local: int, space: SearchSpace) -> list[int]:
     ]
 
 
-def _schedules(layers: int, pp: int, steps: int, space: SearchSpace) -> list[tuple[int, bool]]:
-    """Return (virtual stages, holds all micro-batches) of the schedules that can run."""
+def _schedules(
+    layers: int, pp: int, steps: int, space: SearchSpace
+) -> list[tuple[int, bool, int]]:
+    """Return (chunks of a stage, holds all micro-batches, backward) of schedules that can run."""
+    may_be = (space.schedule,) if space.schedule else space.schedules
+    is_open = space.schedule in (None, "1f1b", "gpipe")
     if pp == 1:
-        return [(1, False)]
-    found = [(1, False)] if "1f1b" in space.schedules else []
-    found += [(1, True)] if "gpipe" in space.schedules else []
-    if "interleaved" in space.schedules and steps % pp == 0:
-        found += [
-            (v, False) for v in range(2, -(-layers // pp) + 1) if fills_chunks(layers, pp * v)
-        ]
-    return found
+        return [(1, False, 0)] if is_open and space.chunks in (None, 1) else []
+    found = [(1, False, 0)] if "1f1b" in may_be else []
+    found += [(1, True, 0)] if "gpipe" in may_be else []
+    # Who says how many chunks a stage has says that stages interleave.
+    is_chunked = "interleaved" in may_be or (space.schedule is None and space.chunks is not None)
+    if is_chunked and steps % pp == 0:
+        most = -(-layers // pp)
+        found += [(v, False, 0) for v in range(2, most + 1) if fills_chunks(layers, pp * v)]
+    # Two chunks a stage, out and back, so that the last stage follows itself.
+    if {"zb", "dualpipe"} & set(may_be) and layers % (2 * pp) == 0 and steps >= 2 * pp - 1:
+        found += [(2, False, BACKWARDS.index(one)) for one in may_be if one in BACKWARDS]
+    return [one for one in found if space.chunks in (None, one[0])]
 
 
 def recomputes(space: SearchSpace) -> dict[str, Ints]:
@@ -303,7 +316,9 @@ def layout_at(layouts: Layouts, index: tuple[int, ...], shape: tuple[int, ...]) 
         return int(np.broadcast_to(getattr(layouts, name), shape)[index])
 
     schedule: Schedule = "1f1b"
-    if at("virtual_stages") > 1:
+    if at("backward"):
+        schedule = BACKWARDS[at("backward")]
+    elif at("virtual_stages") > 1:
         schedule = "interleaved"
     elif at("holds_all") and at("pp") > 1:
         schedule = "gpipe"

@@ -46,12 +46,15 @@ _LARGEST_DEVICE_GIB: Final = 600.0
 _OPTIONS: Final = {
     "micro_batch": "--micro-batch", "accumulation_steps": "--accumulate",
     "zero_stages": "--zero", "recomputes": "--recompute", "offloads": "--offload",
+    "schedule": "--schedule", "chunks": "--chunks",
 }  # fmt: skip
 _SPLITS: Final = ("tp", "pp", "cp", "ep", "etp")
 # How sentences call what a space fixes.
 _WORDS: Final = {
     "micro_batch": "a micro-batch of",
     "accumulation_steps": "accumulation steps of",
+    "schedule": "a schedule of",
+    "chunks": "chunks of a stage of",
     "zero_stages": "ZeRO stage",
     "recomputes": "recompute",
     "offloads": "offload",

@@ -247,11 +247,13 @@ class StageTimes:
     """What one micro-batch takes on a stage: of a layer on the device and on links, and besides.
 
     ``busy_s``: forward, backward and waiting for launches, of which ``backward_s`` is backward and
-    what is computed again; ``head_s``: on the last stage only; ``send_s``: there and back [s].
+    what is computed again, ``weights_s`` gradients of weights; ``head_s``: on the last stage only;
+    ``send_s``: there and back [s].
     """
 
     busy_s: Floats
     backward_s: Floats
+    weights_s: Floats
     inside_s: Floats
     head_s: Floats
     send_s: Floats
@@ -276,6 +278,7 @@ def _stage_times(case: LayoutCase) -> StageTimes:
     return StageTimes(
         busy_s=block.busy_s(inside),
         backward_s=block.backward_s + block.recompute_s,
+        weights_s=block.weights_s,
         inside_s=inside,
         head_s=block.head_s,
         send_s=np.where(np.asarray(case.layouts.pp) > 1, _sends_s(case), 0.0),
@@ -296,7 +299,7 @@ def step_times(case: LayoutCase, *beside: LayoutCase) -> StepTimes:
     work = per_stage * one.busy_s + one.head_s
     stage = work + per_stage * one.inside_s
     # The head is on the last stage only: filling and draining meet it once, in the first term.
-    bubble = (p - 1) / v * (stage - one.head_s)
+    bubble = (p - 1) / v * (stage - one.head_s) * _idle_share(layouts, one)
     pipeline = bubble + m * one.send_s
     compute = m * work
     backward = per_stage * one.backward_s
@@ -318,6 +321,23 @@ def step_times(case: LayoutCase, *beside: LayoutCase) -> StepTimes:
         optimizer_s=optimizer * slow,
         offload_s=offload * slow,
     )
+
+
+def _idle_share(layouts: Layouts, one: StageTimes) -> Floats:
+    """Return what stages wait while filling and draining, over a pass of all their layers.
+
+    All of it where a backward pass is one. Apart from the gradients of weights, which fill what
+    would be waited, a pass forward or for gradients of inputs, whichever is longer (zero bubble in
+    a V); both less the gradients of weights (DualPipe in a V): as PyTorch's tables of these
+    schedules have it, within a few percent of the step (``tests/test_pipeline_schedules.py``).
+    """
+    code = np.asarray(layouts.backward)
+    if not np.any(code):
+        return np.ones(())
+    weights = one.weights_s / one.busy_s
+    inputs = one.backward_s / one.busy_s - weights
+    longer = np.maximum(inputs, 1 - inputs - weights)
+    return np.where(code == 0, 1.0, np.where(code == 1, longer, 1 - 2 * weights))
 
 
 def straggling(parameters: LayoutParameters, nodes: Column) -> Floats:

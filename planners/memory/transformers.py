@@ -202,11 +202,14 @@ def layer_activation_bytes(shapes: Shapes, layouts: Layouts, software: Software)
 def in_flight(layouts: Layouts) -> Floats:
     """Return micro-batches whose activations the first stage holds.
 
-    GPipe m, 1F1B min(p, m), interleaved 1F1B times 1 + (p-1)/(p v).
+    GPipe m, 1F1B min(p, m), interleaved 1F1B times 1 + (p-1)/(p v), zero bubble in a V as 1F1B,
+    DualPipe half a stage more (Qi et al., 2024, table 1; DeepSeek-V3, 2024, table 2).
     """
     p, m = np.asarray(layouts.pp, float), np.asarray(layouts.accumulation_steps, float)
     v = np.asarray(layouts.virtual_stages, float)
     ahead = np.where(v > 1, 1 + (p - 1) / (p * v), 1.0)
+    backward = np.asarray(layouts.backward)
+    ahead = np.where(backward > 0, np.where(backward == 2, 1 + 1 / (2 * p), 1.0), ahead)
     one_f_one_b = np.minimum(p * ahead, m)
     return np.asarray(np.where(np.asarray(layouts.holds_all), np.where(p > 1, m, 1), one_f_one_b))
 

@@ -65,7 +65,8 @@ class BlockTimes:
 
     ``streamed_s`` is what both passes wait for memory with no product beside: elementwise
     operators, scaled sums of adapters, quantised weights written out; ``launch_s`` is the host's
-    time to start a block's kernels.
+    time to start a block's kernels; ``weights_s`` the part of backward that no other block waits
+    for: gradients of weights.
     """
 
     streamed_s: Floats
@@ -74,6 +75,7 @@ class BlockTimes:
     recompute_s: Floats
     launch_s: Floats
     head_s: Floats
+    weights_s: Floats
 
     @property
     def computed_s(self) -> Floats:
@@ -365,6 +367,7 @@ def _shaped(case: LayoutCase) -> BlockTimes:
         recompute_s=again,
         launch_s=_launch_s(case),
         head_s=_head_s(case),
+        weights_s=passed * (of_products - 1.0) * products,
     )
 
 
@@ -392,6 +395,7 @@ def _tabulated(case: LayoutCase, table: UnitTimes) -> BlockTimes:
         recompute_s=again,
         launch_s=nothing,
         head_s=nothing,
+        weights_s=backward / 2,
     )
 
 
