@@ -327,16 +327,17 @@ def _idle_share(layouts: Layouts, one: StageTimes) -> Floats:
     """Return what stages wait while filling and draining, over a pass of all their layers.
 
     All of it where a backward pass is one. Apart from the gradients of weights, which fill what
-    would be waited, a pass forward or for gradients of inputs, whichever is longer (zero bubble in
-    a V); both less the gradients of weights (DualPipe in a V): as PyTorch's tables of these
-    schedules have it, within a few percent of the step (``tests/test_pipeline_schedules.py``).
+    would be waited: a pass forward or for gradients of inputs, whichever is longer, or twice what
+    the second takes more than gradients of weights (zero bubble in a V); both passes less the
+    gradients of weights (DualPipe in a V). That is what PyTorch's tables of these schedules make
+    stages wait, of the second within a few percent of the step (``tests/test_schedules.py``).
     """
     code = np.asarray(layouts.backward)
     if not np.any(code):
         return np.ones(())
     weights = one.weights_s / one.busy_s
     inputs = one.backward_s / one.busy_s - weights
-    longer = np.maximum(inputs, 1 - inputs - weights)
+    longer = np.maximum(np.maximum(inputs, 2 * (inputs - weights)), 1 - inputs - weights)
     return np.where(code == 0, 1.0, np.where(code == 1, longer, 1 - 2 * weights))
 
 

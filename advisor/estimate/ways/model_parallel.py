@@ -33,6 +33,7 @@ from advisor.estimate.time_columns import CODE, WAITS, TimeColumns, shares_of, w
 from advisor.estimate.ways.data_parallel import kept_free_bytes
 from advisor.machines import host_room_bytes
 from advisor.planners.core import (
+    BACKWARDS,
     STACKS,
     Device,
     Layout,
@@ -180,6 +181,11 @@ def check_stack(space: SearchSpace, setup: TrainingSetup) -> None:
         flag = f"--schedule {asked}" if space.schedule else f"--chunks {space.chunks}"
         raise UsageError(
             f"{word} has no {flag}", hint=f"leave it out, or name a stack that has it: {able}"
+        )
+    if asked in BACKWARDS and setup.kernels == "compiled":
+        raise UsageError(
+            f"--schedule {asked} computes gradients of weights apart, which compiled models cannot",
+            hint="add --kernels eager",
         )
     if setup.named_stack is None:
         return
