@@ -1,4 +1,4 @@
-"""Schedules that compute gradients of weights apart: what stages wait and hold, and who runs them."""
+"""Schedules that compute gradients of weights apart: what stages wait and hold, who runs them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ TORCH = {"zb": "ScheduleZBVZeroBubble", "dualpipe": "ScheduleDualPipeV"}
 RUN = CliRunner()
 
 
-def torch_orders(schedule: str, stages: int, micro_batches: int) -> list[list[tuple[str, int, int]]]:
+def torch_orders(
+    schedule: str, stages: int, micro_batches: int
+) -> list[list[tuple[str, int, int]]]:
     """PyTorch's own tables: (computation, micro-batch, chunk of the model) by device."""
     table: Any = object.__new__(getattr(schedules, TORCH[schedule]))
     table.pp_group_size, table.num_stages = stages, 2 * stages
