@@ -46,6 +46,7 @@ QUESTIONS: Final = {
     "pipeline": "a transformer on more than 16 GPUs after own runs on fewer, 10 Gb/s between them",
     "finetune": "a fine-tuning step, asked as a user asks",
     "blackwell": "a transformer's step on Blackwell, its table left out",
+    "mixtures": "a step of a mixture of experts, its model left out",
     "oom": "memory of a layout, its source table left out",
     "colocation": "what two jobs keep of their rates on one GPU, the pair left out",
     "campaigns": "GPU-hours of whole training runs, their family left out",
