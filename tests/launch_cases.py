@@ -48,6 +48,7 @@ SETUPS: list[tuple[TrainingSetup, Precision]] = [
     (TrainingSetup(optimizer="adafactor"), "fp32"),
     (TrainingSetup(optimizer="lion-8bit", weights="bf16", stack="trainer"), "bf16"),
     (TrainingSetup(optimizer="paged-adamw", weights="bf16", adapter_rank=8), "bf16"),
+    (TrainingSetup(kernels="fused", stack="megatron-deepspeed"), "bf16"),
 ]
 
 
@@ -88,6 +89,11 @@ def odd_layouts() -> list[Layout]:
         Layout(dp=8, ep=4, zero_stage=1, shard_group=2),
         Layout(dp=8, ep=4, zero_stage=3, shard_group=4),
         Layout(dp=8, ep=3),
+        Layout(dp=6, ep=4),
+        Layout(dp=2, tp=4, ep=8, etp=1, is_sequence_parallel=True),
+        Layout(dp=8, cp=4, ep=2, zero_stage=3),
+        Layout(dp=2, pp=4, virtual_stages=2, accumulation_steps=8, schedule="zb"),
+        Layout(dp=2, pp=4, virtual_stages=2, accumulation_steps=7, schedule="dualpipe"),
         Layout(dp=8, cp=4),
         Layout(tp=4),
         Layout(tp=4, is_sequence_parallel=True),

@@ -51,14 +51,15 @@ def test_megatron_commands_pass_its_argument_checks() -> None:
         if ep > 1:
             assert int(options["--num-experts"]) % ep == 0
             assert "--fp16" not in options
-            assert (dp * cp) % ep == 0
         if "--moe-grouped-gemm" in options:
             assert "--bf16" in options
         if transformer.experts > 1 and tp > 1:
             assert "--sequence-parallel" in options
+        of_expert = ep * int(options.get("--expert-tensor-parallel-size", tp))
+        assert (dp * cp * tp) % of_expert == 0
         copies = int(options.get("--num-distributed-optimizer-instances", 1))
         assert (dp * cp) % copies == 0
-        assert (dp * cp // ep) % copies == 0
+        assert (dp * cp * tp // of_expert) % copies == 0
         assert layout.devices == world
 
 
@@ -108,6 +109,7 @@ KINDS: dict[str, tuple[str, type]] = {
     "--pipeline-model-parallel-size": ("pipeline_model_parallel_size", int),
     "--context-parallel-size": ("context_parallel_size", int),
     "--expert-model-parallel-size": ("expert_model_parallel_size", int),
+    "--expert-tensor-parallel-size": ("expert_tensor_parallel_size", int),
     "--num-layers": ("num_layers", int),
     "--hidden-size": ("hidden_size", int),
     "--ffn-hidden-size": ("ffn_hidden_size", int),

@@ -14,7 +14,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pytest
 
 from advisor.planners.core.arrays import Layouts, Machines, Shapes, Software, busiest_rank
 from advisor.planners.core.layout_case import LayoutCase, LayoutParameters
@@ -58,7 +57,8 @@ def drawn() -> LayoutCase:
         layouts=Layouts(
             dp=dp, tp=tp, pp=one_of(1, 2, 3), micro_batch=one_of(1, 2, 4),
             accumulation_steps=one_of(1, 2, 8), shard_group=np.maximum(dp * cp // one_of(1, 2), 1),
-            cp=cp, ep=ep, virtual_stages=one_of(1, 1, 2), zero_stage=zero,
+            cp=cp, ep=ep, etp=np.where(ep > 1, one_of(0, 1), 0), virtual_stages=one_of(1, 1, 2),
+            zero_stage=zero,
             recompute=one_of(0, 1, 2), partial_layers=one_of(0, 1, 2),
             is_sequence_parallel=one_of(0, 1), holds_all=one_of(0, 0, 1),
             offloads_optimizer=one_of(0, 1), offloads_activations=one_of(0, 1),
@@ -87,7 +87,8 @@ def drawn() -> LayoutCase:
             requantised_bytes=one_of(0.0, 1e6), decoded_flop=one_of(0.0, 30.0),
             dequantised_bytes=one_of(0.0, 2.5, 7.0),
             dequantised_forward_bytes=one_of(0.0, 2.5), overlaps_tp=one_of(0, 1),
-            overlaps_pp=one_of(0, 1), overlaps_dp=one_of(0, 1, 1),
+            overlaps_pp=one_of(0, 1), overlaps_dp=one_of(0, 1, 1), overlaps_ep=one_of(0, 1),
+            sends_once=one_of(0, 1), evens_tokens=one_of(0, 0, 1),
         ),
         parameters=P, device_factor=FACTOR,
     )  # fmt: skip
@@ -103,6 +104,8 @@ def rows() -> list[Any]:
         for part in (case.shapes, case.layouts, case.machines, case.software):
             for one in fields(part):
                 row[one.name] = np.broadcast_to(getattr(part, one.name), (ROWS,))[at].item()
+        row["etp"] = row["etp"] or row["tp"]
+        row["busy"] = 1.0 if row["evens_tokens"] else row["busy"]
         found.append(SimpleNamespace(**row))
     return found
 
@@ -130,12 +133,14 @@ def products(r: Any) -> float:
     """Every product at the large one's rate, slowed by its shape; and what it reads and writes."""
     tokens, h, f, kv = r.micro_batch * r.sequence / r.cp, r.hidden, r.ffn, r.kv_heads / r.heads
     attention, expert = weights(r)
-    rows_of_expert = tokens * r.experts_per_token * r.ep / r.experts
+    # Ranks with experts of their own see a share of the tokens each, whole experts wide.
+    rows_of_expert = tokens * r.etp / r.tp * r.experts_per_token * r.ep / r.experts
     flop = 2 * tokens * attention * (1 + P.saturation_tokens / tokens) / r.tp
-    flop += (
-        2 * tokens * r.experts_per_token * expert * r.busy
-        * (1 + P.saturation_tokens / rows_of_expert) / r.tp
-    )  # fmt: skip
+    of_experts = 1 + P.saturation_tokens / rows_of_expert
+    if r.experts > 1:
+        of_experts *= (1 + P.expert_width * r.etp / f) / P.grouped_efficiency
+        of_experts *= 1 + (P.low_width * r.etp / f if r.precision in (1, 2) else 0)
+    flop += 2 * tokens * r.experts_per_token * expert * r.busy * of_experts / r.tp
     slow = 1 + P.saturation_tp * r.tp / h
     if r.precision in (1, 2):
         slow *= 1 + P.low_width * r.tp / h
@@ -154,7 +159,7 @@ def products(r: Any) -> float:
         share += inner * outer * filled**-P.wave_exponent
         whole += inner * outer
     slow *= share / whole
-    held = (attention + expert * r.experts / r.ep) / r.tp
+    held = attention / r.tp + expert * r.experts / (r.ep * r.etp)
     # Inputs and outputs: of query-key-value, projection, up (and gate), down.
     entries = h + h / r.tp * (1 + 2 * kv) + h / r.tp + h
     entries += h + f / r.tp * (r.matrices - 1) + f / r.tp + h
@@ -197,8 +202,9 @@ def elementwise(r: Any) -> float:
     moved += inner * r.experts_per_token * r.busy / r.tp
     if r.experts > 1:
         # Out and back: read once and written for each expert; sorted again among ranks.
-        times = 2 * (1 + r.experts_per_token) + (4 * r.experts_per_token if r.ep > 1 else 0)
-        moved += times * 2 * r.hidden / ranks
+        times = 2 * (1 + r.experts_per_token)
+        times += 4 * r.experts_per_token if r.ep * r.etp > r.tp else 0
+        moved += times * 2 * r.hidden / ranks * P.permuted
     return float(moved * tokens * (2 if r.precision == 3 else 1) / (0.856 * r.memory_bytes_per_s))
 
 
@@ -211,7 +217,7 @@ def layer(r: Any) -> tuple[float, float, float, float]:
     adapters += tokens * r.adapter_product_bytes * width / r.tp / memory
     sums = tokens * r.adapter_sum_bytes * width / r.tp / memory
     of_attention, expert = weights(r)
-    held = (of_attention + expert * r.experts / r.ep) / r.tp
+    held = of_attention / r.tp + expert * r.experts / (r.ep * r.etp)
     decoded = r.decoded_flop * held / r.elementwise_flop_per_s
     unpacked, written = (
         max(moved * held / memory, decoded if moved else 0.0)
@@ -251,6 +257,7 @@ def started(r: Any) -> float:
     each = P.launch_eager_s if r.is_trainer else P.launch_light_s
     if r.is_launch_heavy:
         each = P.launch_heavy_s + P.launch_tp_s * (r.tp - 1) / (8 - 1)
+    each += P.launch_expert_s if r.experts > 1 else 0
     return float((4 if r.recompute == 2 else 3) * each)
 
 
@@ -273,14 +280,14 @@ def held(r: Any) -> tuple[float, float]:
     of_attention, expert = weights(r)
     layers = math.ceil(r.layers / r.pp)
     tables = r.tables if r.pp == 1 else 1
-    routed = layers * expert * r.experts / r.ep / r.tp
+    routed = layers * expert * r.experts / (r.ep * r.etp)
     dense = (layers * of_attention + tables * r.vocabulary * r.hidden) / r.tp
     return dense + routed, routed if r.experts > 1 else 0.0
 
 
 def copies(r: Any) -> tuple[int, float]:
     ranks = min(r.shard_group, r.dp * r.cp)
-    return ranks, max(ranks / r.ep, 1)
+    return ranks, max(ranks * r.tp / (r.ep * r.etp), 1)
 
 
 def states(r: Any) -> float:
@@ -298,7 +305,8 @@ def states(r: Any) -> float:
     found = (whole - routed) * each(ranks) + routed * each(of_experts)
     if r.zero_stage == 3 and (ranks > 1 or (r.offloads_parameters and r.pp == 1)):
         of_attention, expert = weights(r)
-        some = M.gathered_layers * (of_attention + expert * r.experts / r.ep) / r.tp
+        some = of_attention / r.tp + expert * r.experts / (r.ep * r.etp)
+        some *= M.gathered_layers
         all_of_it = r.pp > 1 or r.gathers_whole
         found += r.weight_bytes * (whole if all_of_it else min(some, whole))
     moves = moves_gradients(r, ranks)
@@ -458,13 +466,29 @@ def inside_layer(r: Any) -> float:
     reduced = 2 * (r.tp - 1) / r.tp * stream / (P.tp_efficiency * link(r, r.tp))
     found = times * (reduced + P.tp_latency_s * math.log2(r.tp))
     found *= P.tp_exposed if r.overlaps_tp else 1
+    if r.experts > 1:
+        # Around attention as ever; the ranks of an expert gather all that it meets, or none.
+        found *= (1 + (r.experts_per_token if r.etp > 1 else 0)) / 2
     keys = 2 * 2 * tokens * r.hidden * r.kv_heads / r.heads / r.tp
     rate = P.tp_efficiency * link(r, r.tp * r.cp)
     found += P.cp_exposed * (1 + 2 * passed) * (r.cp - 1) * keys / rate
-    is_near = r.tp * r.ep <= r.devices_per_node * r.domain_machines
-    rate = r.intra_bytes_per_s if is_near else r.network_bytes_per_s / r.devices_per_node
-    sent = 2 * tokens * r.hidden * r.experts_per_token / r.tp * (r.ep - 1) / r.ep * r.busy
-    return float(found + times * sent / (P.tp_efficiency * rate))
+    return found + times * between_experts(r, stream / r.tp)
+
+
+def between_experts(r: Any, stream: float) -> float:
+    """One exchange: copies of a token to ranks of its node, and to other nodes, side by side."""
+    group, joined, k = r.ep * r.etp, r.devices_per_node * r.domain_machines, r.experts_per_token
+    nodes = max(group / joined, 1)
+    of_node = max(r.ep / nodes, 1)
+    if r.sends_once:
+        # Whom none of k experts, drawn anywhere, belongs to gets nothing.
+        near = r.ep * (1 - (1 - 1 / r.ep) ** k) * (of_node - 1) / of_node
+        far = (nodes - 1) * (1 - (1 - 1 / nodes) ** k)
+    else:
+        near, far = k / nodes * (of_node - 1) / of_node, k * (nodes - 1) / nodes
+    network = r.network_bytes_per_s * r.domain_machines / min(group, joined)
+    took = stream * max(near / r.intra_bytes_per_s, far / network) * r.busy / P.ep_efficiency
+    return float(took * (P.tp_exposed if r.overlaps_ep and r.virtual_stages > 1 else 1))
 
 
 def send(r: Any) -> float:
@@ -482,13 +506,13 @@ def send(r: Any) -> float:
     return float(2 * r.virtual_stages * once * hidden)
 
 
-def ring(r: Any, ranks: float) -> float:
+def ring(r: Any, ranks: float, side_by_side: int) -> float:
     joined = r.devices_per_node * r.domain_machines
     inside = P.dp_intra_efficiency * r.intra_bytes_per_s
-    if ranks * r.tp <= joined:
+    if ranks * side_by_side <= joined:
         return float(inside)
     network = P.dp_network_efficiency * r.network_bytes_per_s * r.domain_machines
-    return float(min(inside, network / min(r.tp, joined)))
+    return float(min(inside, network / min(side_by_side, joined)))
 
 
 def waits(r: Any, ranks: float, size: float) -> float:
@@ -501,16 +525,15 @@ def waits(r: Any, ranks: float, size: float) -> float:
 
 def reductions(r: Any, backward_s: float, compute_s: float) -> float:
     """Return what is exposed of gradients and gathered weights: Rajbhandari et al., section 7."""
-    whole, d, group = held(r)[0], r.dp * r.cp, copies(r)[0]
-    trained, m = whole * r.trained_share, r.accumulation_steps
-    size = r.gradient_bytes * trained
+    (whole, routed), d, m = held(r), r.dp * r.cp, r.accumulation_steps
     passes = 1 if r.pp > 1 and m > 1 else m
-    scattered = size * (group - 1) / group / ring(r, group)
-    scatter = scattered + waits(r, group, size)
-    among = 2 * (size / group * (d - group) / d / ring(r, d) + waits(r, d / group, size / group))
-    weights = r.weight_bytes * (whole if r.zero_stage == 3 else trained)
-    sent = weights * (group - 1) / group / ring(r, group)
-    gather = sent + waits(r, group, weights)
+    parts = [of_ranks(r, whole - routed, d, copies(r)[0], r.tp)]
+    if routed:
+        ranks = max(d * r.tp / (r.ep * r.etp), 1)
+        parts.append(of_ranks(r, routed, ranks, copies(r)[1], r.ep * r.etp))
+    scattered, scatter, among, sent, gather, everything = (
+        sum(one) for one in zip(*parts, strict=True)
+    )
     if r.zero_stage == 3:
         times = 2 if r.reshards and r.pp == 1 else 1
         least = P.fsdp_exposed_core if is_core(r) else P.fsdp_exposed
@@ -520,16 +543,33 @@ def reductions(r: Any, backward_s: float, compute_s: float) -> float:
     scatters = passes if r.zero_stage == 2 else 1
     found = scatters * scatter + among + gather
     if r.zero_stage == 0:
-        found = 2 * (size * (d - 1) / d / ring(r, d) + waits(r, d, size))
+        found = everything
     hiding = scatters * backward_s * (P.dp_overlap if r.overlaps_dp else 0)
     v, within = r.virtual_stages, min(r.pp, m)
     # Chunks are reduced one after another behind what still goes backward; the last has its own.
     return float(max(found - hiding * (1 + (v - 1) * within) / v, (found - hiding) / v, 0))
 
 
+def of_ranks(r: Any, size: float, d: float, group: float, side_by_side: int) -> list[float]:
+    """Return collectives over so many parameters: scatter, shards, gather, all at once."""
+    gradients = r.gradient_bytes * size * r.trained_share
+    near, far = ring(r, group, side_by_side), ring(r, d, side_by_side)
+    weights = r.weight_bytes * size * (1 if r.zero_stage == 3 else r.trained_share)
+    scattered, sent = (one * (group - 1) / group / near for one in (gradients, weights))
+    shard = gradients / group
+    return [
+        scattered, scattered + waits(r, group, gradients),
+        2 * (shard * (d - group) / d / far + waits(r, d / group, shard)),
+        sent, sent + waits(r, group, weights),
+        2 * (gradients * (d - 1) / d / far + waits(r, d, gradients)),
+    ]  # fmt: skip
+
+
 def updated(r: Any) -> float:
-    shared = copies(r)[0] if r.zero_stage else 1
-    return float(held(r)[0] * r.trained_share / shared)
+    (whole, routed), (ranks, of_experts) = held(r), copies(r)
+    if not r.zero_stage:
+        ranks = of_experts = 1
+    return float(((whole - routed) / ranks + routed / of_experts) * r.trained_share)
 
 
 def offloaded(r: Any, compute_s: float) -> float:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from advisor.planners.layouts import SearchSpace
 
 Recompute = Literal["none", "selective", "full"]
+Schedule = Literal["gpipe", "1f1b", "interleaved", "zb", "dualpipe"]
 Objective = Literal["time", "cost"]
 _MOST_NODES: Final = 4096
 OPTIMIZERS: Final = (
@@ -323,6 +324,13 @@ class LayoutRequest:
     pp: int | None = option("Use exactly this many pipeline stages.", whole())
     cp: int | None = option("Use exactly this degree of context parallelism.", whole())
     ep: int | None = option("Use exactly this degree of expert parallelism.", whole())
+    etp: int | None = option("Use exactly this many ranks for one expert's products: as --tp, or "
+        "1, so that tensor-parallel ranks have experts of their own.", whole())
+    schedule: Schedule | None = option("Use exactly this pipeline schedule: gpipe, 1f1b, "
+        "interleaved, zb or dualpipe (default: as the stack does).",
+        choice("gpipe", "1f1b", "interleaved", "zb", "dualpipe"))
+    chunks: int | None = option("Cut each pipeline stage into exactly this many chunks of layers "
+        "(virtual stages); 1 keeps stages from interleaving.", whole())
     zero: int | None = option("Use exactly this ZeRO stage: 0, 1, 2 or 3.", whole(0, 3))
     recompute: Recompute | None = option("Use exactly this recomputation of activations: none, "
         "selective or full.", choice("none", "selective", "full"))
@@ -464,5 +472,4 @@ def layout_space(request: LayoutRequest, default: SearchSpace | None = None) -> 
         changes["swaps"] = True
     if not changes:
         return default
-    usual = SearchSpace(schedules=("1f1b", "interleaved"), sureness=RENTED)
-    return replace(default or usual, **changes)
+    return replace(default or SearchSpace(schedules=("1f1b",), sureness=RENTED), **changes)

@@ -384,8 +384,8 @@ Integers = NDArray[np.int64]
 Found = TypeVar("Found")
 
 # What may be chosen where nobody says otherwise. GPipe holds every micro-batch and is never faster
-# than 1F1B; tensor parallel ranks that a network lies between have never paid.
-SPACE: Final = SearchSpace(schedules=("1f1b", "interleaved"), sureness=RENTED)
+# than 1F1B; stages interleave where a stack does so by default (``StackFacts.schedules``).
+SPACE: Final = SearchSpace(schedules=("1f1b",), sureness=RENTED)
 
 
 # Devices that are calibrated alone, and how often, before the whole fleet is.

@@ -140,6 +140,8 @@ def integer_layouts(rows: int, **columns: Any) -> Layouts:
                 "is_sequence_parallel",
                 "holds_all",
                 "updates_in_backward",
+                "etp",
+                "backward",
             ),
             0,
         ),

@@ -48,7 +48,7 @@ from advisor.answer import Recommendation, from_record, to_record, told
 from advisor.collectors import atomic, bounded
 from advisor.collectors.derive import summary_lines
 from advisor.collectors.format import Recording
-from advisor.planners.core import Layout
+from advisor.planners.core import BACKWARDS, Layout
 from advisor.planners.layouts import bubble_fraction, timeline
 from advisor.quantities import (
     digits,
@@ -215,8 +215,8 @@ def schedule_of(layout: Layout) -> dict[str, Any] | None:
         stages wait of the step's ideal time, all micro-batches of it.
     """
     p, m, v = layout.pp, layout.accumulation_steps, layout.virtual_stages
-    if p < 2:
-        return None
+    if p < 2 or layout.schedule in BACKWARDS:
+        return None  # those have three kinds of passes
     drawn = min(m, max(2 * p, 8))
     if v > 1:
         drawn = max(drawn // p * p, p)

@@ -42,7 +42,9 @@ GROUPS: Final[tuple[tuple[str, Mapping[str, str]], ...]] = (
     }),
     ("Layout", {
         "tp": "Tensor parallel", "pp": "Pipeline stages", "cp": "Context parallel",
-        "ep": "Expert parallel", "zero": "ZeRO stage", "recompute": "Recompute",
+        "ep": "Expert parallel", "etp": "Ranks of one expert",
+        "schedule": "Pipeline schedule", "chunks": "Chunks of a stage",
+        "zero": "ZeRO stage", "recompute": "Recompute",
         "micro_batch": "Micro-batch", "accumulate": "Accumulated micro-batches",
         "offload": "Offload to host memory", "swap": "Swap layers in",
         "average_every": "Steps between averagings",

@@ -208,6 +208,22 @@ BLACKWELL: Final = Dataset(
 )  # fmt: skip
 
 
+MIXTURES: Final = Dataset(
+    name="mixtures", title="published training steps of mixtures of experts", ships=True,
+    licence="by row: Apache-2.0 or MIT",
+    upstream=github("NVIDIA-NeMo/Megatron-Bridge@067f987df", "NVIDIA/dgxc-benchmarking@v25.05"),
+    tables={"steps": PublishedTable.of(
+        "mixtures/steps.csv", "measurements/mixtures/mixtures.csv",
+        "row_id=id source path commit licence release model config accelerator=gpu "
+        "accelerators_per_node=per_node accelerators=devices precision global_batch sequence "
+        "micro_batch tp pp vpp? cp ep etp? step_s step_kind balance? stack? note?",
+        # Those that state model, layout and step.
+        tidy=lambda rows: rows.dropna(subset=["config", "accelerators", "step_s", "micro_batch"]),
+        tell="gpu ep etp vpp balance config",
+    )},
+)  # fmt: skip
+
+
 RECORDED: Final = Dataset(
     name="recorded", title="public steps of image networks on GPUs", ships=True,
     licence="MIT (torchvision's networks), Apache-2.0 (timm's)",

@@ -7,8 +7,8 @@ makes of the same question.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -55,6 +55,9 @@ class AskedRun:
     network_bytes_per_s: float  # of a machine, per direction [bytes/s]
     measured_s: float  # step time [s]
     stack: Stack  # what its user would name
+    domain_machines: int = 1  # that one link joins
+    # columns of ``Software`` that its release had otherwise than the stack has today
+    software: Mapping[str, float] = field(default_factory=dict)
 
 
 def columns_of(runs: Sequence[AskedRun]) -> LayoutRows:
@@ -88,7 +91,10 @@ def columns_of(runs: Sequence[AskedRun]) -> LayoutRows:
         shapes=_stacked(Shapes, shapes),
         layouts=_stacked(Layouts, [layout_columns(r.layout) for r in known]),
         machines=_stacked(Machines, [_machines(r) for r in known]),
-        software=_stacked(Software, [software_of(w) for w in works]),
+        software=_stacked(
+            Software,
+            [replace(software_of(w), **r.software) for r, w in zip(known, works, strict=True)],
+        ),
         left_out=len(runs) - len(known),
     )
 
@@ -128,6 +134,8 @@ def _machines(run: AskedRun) -> Machines:
         intra_bytes_per_s=accelerator.peer_bytes_per_s,
         network_bytes_per_s=run.network_bytes_per_s,
         devices_per_node=run.per_node,
+        domain_machines=run.domain_machines,
+        is_ultra=int(accelerator.is_ultra),
         generation=accelerator.kernels,
         precision=PRECISION_CODES[run.precision],
         elementwise_flop_per_s=accelerator.elementwise_flop_per_s,

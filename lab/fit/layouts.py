@@ -17,7 +17,9 @@ out of the fit and not out of the priors: the figures are not blind.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, get_args
 
@@ -33,13 +35,14 @@ from advisor.estimate.knowledge.layout_model import (
     TableErrors,
     path,
 )
-from advisor.lab.data import BLACKWELL, FINETUNE
+from advisor.lab.data import BLACKWELL, FINETUNE, MIXTURES
 from advisor.lab.fit import asked as blackwell_rows
 from advisor.lab.fit import asked as finetune_rows
+from advisor.lab.fit import mixtures
 from advisor.lab.fit.asked import AskedRun, columns_of, joined
 from advisor.lab.fit.layout_rows import LayoutRows, read
 from advisor.lab.fit.verbs import FittedFolder, rounded
-from advisor.lab.score.asked import OPEN, TOLD, ask_rows
+from advisor.lab.score.asked import MIXTURE, OPEN, TOLD, ask_mixtures, ask_rows, predictor_by
 from advisor.planners.core.arrays import GENERATIONS, Floats
 from advisor.planners.core.layout_case import LayoutCase, LayoutParameters
 from advisor.planners.layouts.own_runs import NAMES, from_logarithms, logarithms
@@ -59,17 +62,32 @@ def read_all(folder: Path) -> LayoutRows:
     return joined(rows, columns_of(asked)) if asked else rows
 
 
+def read_experts(folder: Path) -> list[AskedRun]:
+    """Read the steps of mixtures of experts, where they are."""
+    found = mixtures.read_deepseek(folder) if BLACKWELL.has("steps", folder) else []
+    return found + (mixtures.read_mixtures(folder)[0] if MIXTURES.has("steps", folder) else [])
+
+
 def parts_left_out(rows: LayoutRows) -> dict[str, np.ndarray[Any, np.dtype[np.bool_]]]:
     """Return which rows each fold of a model or an accelerator of the fine-tuning runs is without.
 
-    A model is left out with its name; an accelerator with all fine-tuning runs on it.
+    A model is left out with its name; an accelerator with all fine-tuning runs on it. So are
+    models among the mixtures of experts.
     """
     tuned = rows.table == finetune_rows.FINETUNE_ROWS_TABLE
     found = {}
     for kind, column in (("model", rows.model), ("gpu", rows.gpu)):
         for name in sorted(set(column[tuned])):
             found[finetune_rows.fold(kind, name)] = np.asarray(tuned & (column == name))
+    experts = is_of_experts(rows)
+    for name in sorted(set(rows.model[experts])):
+        found[mixtures.fold(name)] = np.asarray(experts & (rows.model == name))
     return found
+
+
+def is_of_experts(rows: LayoutRows) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Return which rows are of the tables of mixtures of experts, not fine-tuned."""
+    return np.char.startswith(rows.table, mixtures.TABLES)
 
 
 # Read for scoring, never for fitting: clusters whose network or precision is not what the table
@@ -93,6 +111,11 @@ PRIOR_SD: Final[dict[str, float]] = {
     "low_blackwell": 0.15,
     "low_width": 0.7,
     "misaligned_gemm": 0.15,
+    "grouped_efficiency": 0.15,
+    "expert_width": 0.5,
+    "permuted": 0.3,
+    "launch_expert_s": 0.4,
+    "ep_efficiency": 0.2,
     "wave_exponent": 0.5,
     "eager_bytes": 0.25,
     "lean_bytes": 0.4,
@@ -149,19 +172,40 @@ def _soft(z: Floats) -> Floats:
     return np.asarray(np.sign(z) * np.sqrt(2 * (np.sqrt(1 + z * z) - 1)))
 
 
+# Constants of experts: fitted on mixtures alone, all others on dense models, whose tables say more
+# of what ran.
+EXPERTS: Final = (
+    "grouped_efficiency", "expert_width", "permuted", "launch_expert_s", "ep_efficiency"
+)  # fmt: skip
+
+
 def fit(rows: LayoutRows, prior: LayoutParameters | None = None) -> LayoutParameters:
     """Fit the constants; always starts from the prior, never from another fit."""
+    is_mixture = is_of_experts(rows)
+    others = tuple(name for name in NAMES if name not in EXPERTS)
+    found = _fitted(rows.take(~is_mixture), prior or LayoutParameters(), others)
+    return _fitted(rows.take(is_mixture), found, EXPERTS) if is_mixture.any() else found
+
+
+def _fitted(rows: LayoutRows, prior: LayoutParameters, names: Sequence[str]) -> LayoutParameters:
+    """Fit some of the constants, the others as in the prior."""
     from scipy.optimize import least_squares
 
-    centre = logarithms(prior or LayoutParameters())
-    sd = np.array([PRIOR_SD.get(name, _DEFAULT_SD) for name in NAMES])
+    fixed, open_ = logarithms(prior), np.isin(NAMES, names)
+    centre = fixed[open_]
+    sd = np.array([PRIOR_SD.get(name, _DEFAULT_SD) for name in np.array(NAMES)[open_]])
     tables, place, count = np.unique(rows.table, return_inverse=True, return_counts=True)
     weight = np.sqrt(count[place] ** -0.5)
     measured = np.log(rows.measured_s)
 
+    def parameters(x: Floats) -> LayoutParameters:
+        whole = fixed.copy()
+        whole[open_] = x
+        return from_logarithms(whole)
+
     def residuals(y: Floats) -> Floats:
         x, offset = y[: centre.size], y[centre.size :]
-        error = np.log(predicted_s(rows, from_logarithms(x))) + offset[place] - measured
+        error = np.log(predicted_s(rows, parameters(x))) + offset[place] - measured
         return np.concatenate(
             [weight * _soft(error / _NOISE), (x - centre) / sd, offset / _TABLE_OFFSET]
         )
@@ -173,20 +217,23 @@ def fit(rows: LayoutRows, prior: LayoutParameters | None = None) -> LayoutParame
         diff_step=1e-4,
         max_nfev=30,
     )
-    return from_logarithms(found.x[: centre.size])
+    return parameters(found.x[: centre.size])
 
 
 def train(
     rows: LayoutRows, *, version: str, note: Any = None, parts: int | None = None,
-    most: int | None = None,
+    most: int | None = None, experts: Sequence[AskedRun] = (),
 ) -> LayoutModel:  # fmt: skip
     """Fit on all tables and without each; keep each left-out table's errors.
+
+    Mixtures of experts (``experts``) are fitted too, and asked with each model left out: how they
+    err says nothing of dense models.
 
     Where nobody will ask for a fold again, ``parts`` leaves tables out together, in so many parts,
     and ``most`` rows of a table are asked, evenly from first to last; the folds of parts of the
     fine-tuning runs are not fitted then.
     """
-    rows = usable(rows)
+    rows = usable(joined(rows, columns_of(experts)) if experts else rows)
     tables = list(dict.fromkeys(rows.table))
     folds: dict[str, LayoutParameters] = {}
     errors: list[TableErrors] = []
@@ -197,13 +244,16 @@ def train(
             log_error = np.abs(np.log(predicted_s(left_out, folds[table]) / left_out.measured_s))
             if note:
                 note(f"without {table}: median error {100 * float(np.median(log_error)):.1f} %")
-            errors += _by_generation(left_out, log_error)
+            if not table.startswith(mixtures.TABLES):
+                errors += _by_generation(left_out, log_error)
     for name, here in parts_left_out(rows).items() if parts is None else ():
         folds[name] = fit(rows.take(~here))
         if note:
             note(f"without {name}")
     model = LayoutModel(version=version, parameters=fit(rows), folds=folds, errors=tuple(errors))
-    return replace(model, asked=asked_errors(_thinned(rows, most), model))
+    dense = rows.take(~is_of_experts(rows))
+    asked = asked_errors(_thinned(dense, most), model) | mixture_errors(experts, model)
+    return replace(model, asked=asked)
 
 
 def _together(tables: list[str], parts: int | None) -> list[list[str]]:
@@ -228,7 +278,7 @@ def asked_errors(rows: LayoutRows, model: LayoutModel) -> dict[Asked, tuple[Tabl
     """
     found: dict[Asked, tuple[TableErrors, ...]] = {}
     ways: tuple[Asked, ...] = get_args(Asked)
-    for how in ways:
+    for how in (one for one in ways if not one.endswith(MIXTURE)):
         # Whoever fine-tunes says so (``--finetune``), and so names a stack.
         here = rows if how.startswith(TOLD) else rows.take(~rows.is_tuned)
         if how.endswith(OPEN):
@@ -240,6 +290,28 @@ def asked_errors(rows: LayoutRows, model: LayoutModel) -> dict[Asked, tuple[Tabl
             answered = (here.table == table) & np.isfinite(log_error)
             errors += _by_generation(here.take(answered), log_error[answered])
         found[how] = tuple(errors)
+    return found
+
+
+def mixture_errors(
+    runs: Sequence[AskedRun], model: LayoutModel
+) -> dict[Asked, tuple[TableErrors, ...]]:
+    """Return the errors of mixtures of experts asked as users ask, each model left out."""
+    found: dict[Asked, tuple[TableErrors, ...]] = {}
+    if not runs:
+        return found
+    rows = columns_of(runs)
+    for how in (TOLD, "plain"):
+        errors: list[TableErrors] = []
+        for name in dict.fromkeys(rows.model):
+            here = np.flatnonzero(rows.model == name)
+            known = model.left_out(mixtures.fold(str(name)), "")
+            said = ask_mixtures(predictor_by(known), [runs[i] for i in here], how=how)
+            log_error = np.abs(np.log(said.step_s / rows.measured_s[here]))
+            one = rows.take(here[said.is_answered])
+            found_here = _by_generation(one, log_error[said.is_answered])
+            errors += [replace(e, table=mixtures.fold(str(name))) for e in found_here]
+        found[f"{how}{MIXTURE}"] = tuple(errors)  # type: ignore[index]
     return found
 
 
@@ -315,8 +387,8 @@ def _rounded(parameters: LayoutParameters) -> dict[str, float]:
 
 
 def fitted(given: Path | None, day: str) -> FittedFolder:
-    rows = read_all(data.measurements(given))
-    model = train(rows, version=day, note=lambda line: typer.echo(line, err=True))
+    folder, note = data.measurements(given), partial(typer.echo, err=True)
+    model = train(read_all(folder), version=day, note=note, experts=read_experts(folder))
     return FittedFolder(
         files={path().name: text(model)},
         metrics=metrics(model),

@@ -29,6 +29,7 @@ recorded recorded:RECORDED How long is a recorded script's step on a GPU that it
 neusight described:NEUSIGHT_STEPS How long is a described model's step on an unseen device?
 layers described:LAYER How long is a transformer layer on an unseen GPU?
 layouts layouts:LAYOUT_STEPS How long does a step of a transformer take in a given layout?
+mixtures mixtures:MIXTURE_STEPS How long is a step of a mixture of experts, its model unseen?
 mixed mixed:MIXED How long is a step over unlike machines, in a given layout?
 pipeline transformers:PIPELINE How long is a step on more GPUs, given own runs on few?
 finetune transformers:FINETUNE How long does a step of a fine-tuning run take?

@@ -271,6 +271,24 @@ def ask_plainly(asking: Predictor, runs: Sequence[AskedRun]) -> RunAnswers:
     return answers(asking, [_plain(run) for run in runs])
 
 
+def ask_mixtures(asking: Predictor, runs: Sequence[AskedRun], *, how: Asked) -> RunAnswers:
+    """Return a predictor's answers to mixtures of experts: degrees and micro-batch are typed.
+
+    Told the stack: its name too, and the chunks of a stage. ZeRO, recomputation and what routers
+    do are the product's.
+    """
+    return answers(asking, [_of_experts(run, is_told=how == TOLD) for run in runs])
+
+
+def _of_experts(run: AskedRun, *, is_told: bool) -> Typed:
+    layout = run.layout
+    said = {name: getattr(layout, name) for name in ("tp", "pp", "cp", "ep", "micro_batch")}
+    space = replace(SPACE, **said)
+    if is_told:
+        space = replace(space, schedule=layout.schedule, chunks=layout.virtual_stages)
+    return replace(_told(run), setup={"stack": run.stack} if is_told else {}, space=space)
+
+
 def _told(run: AskedRun) -> Typed:
     named = {one.name: getattr(run.setup, one.name) for one in fields(TrainingSetup)}
     return Typed(
@@ -294,7 +312,7 @@ def _space(run: AskedRun) -> SearchSpace:
     layout = run.layout
     return SearchSpace(
         tp=layout.tp, pp=layout.pp, cp=layout.cp, ep=layout.ep, micro_batch=layout.micro_batch,
-        schedules=(layout.schedule,), zero_stages=(layout.zero_stage,), may_shard_in_nodes=False,
+        schedule=layout.schedule, zero_stages=(layout.zero_stage,), may_shard_in_nodes=False,
         recomputes=(layout.recompute,), offloads=(),
     )  # fmt: skip
 
@@ -307,6 +325,7 @@ def _fleet(run: AskedRun) -> TypeColumns:
         intra_bytes_per_s=part.peer_bytes_per_s,
         has_own_links=not part.link_name.startswith("pcie"),
         network_bytes_per_s=run.network_bytes_per_s,
+        domain_machines=run.domain_machines,
     )
 
 
@@ -314,6 +333,7 @@ def _fleet(run: AskedRun) -> TypeColumns:
 
 TOLD: Final[Asked] = "told the stack"
 OPEN: Final = ", layout open"
+MIXTURE: Final = ", mixture"
 # Adapters of the rows that train nothing else; their rank hardly changes a step.
 _RANK: Final = 16
 _MASTER_AND_MOMENTS: Final = 12.0  # AdamW's beside an fp32 copy of the weights [bytes]

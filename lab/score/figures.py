@@ -47,6 +47,7 @@ QUESTIONS: Final = {
     "finetune": "a fine-tuning step, asked as a user asks",
     "blackwell": "a transformer's step on Blackwell, its table left out",
     "memory": "memory of the fullest device, as the source read it, the source left out",
+    "mixtures": "a step of a mixture of experts, its model left out",
     "colocation": "what two jobs keep of their rates on one GPU, the pair left out",
     "campaigns": "GPU-hours of whole training runs, their family left out",
     "own": "our own small runs, the program left out",

@@ -1,3 +1,4 @@
+from .arrays import BACKWARDS as BACKWARDS
 from .arrays import FUSIONS as FUSIONS
 from .arrays import GENERATIONS as GENERATIONS
 from .arrays import LOGIT_SCALES as LOGIT_SCALES
@@ -17,7 +18,10 @@ from .arrays import concatenate as concatenate
 from .arrays import device_parameters as device_parameters
 from .arrays import domain_devices as domain_devices
 from .arrays import domain_network_bytes_per_s as domain_network_bytes_per_s
+from .arrays import expert_group as expert_group
+from .arrays import expert_tensor_ranks as expert_tensor_ranks
 from .arrays import held_parameters as held_parameters
+from .arrays import layer_expert_parameters as layer_expert_parameters
 from .arrays import layer_parameters as layer_parameters
 from .arrays import met_columns as met_columns
 from .arrays import partial_share as partial_share

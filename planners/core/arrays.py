@@ -33,6 +33,7 @@ FUSIONS: Final = ("eager", "fused", "compiled", "lean")
 LOGIT_SCALES: Final = (14 / 8, 1.0, 10 / 8, 14 / 8)
 ATTENTIONS: Final = ("unfused", "flash1", "flash2", "flash3")
 RECOMPUTES: Final = ("none", "selective", "full")
+BACKWARDS: Final = ("whole", "zb", "dualpipe")
 Offload = Literal["optimizer", "gradients", "parameters", "activations"]
 OFFLOADS: Final[tuple[Offload, ...]] = ("optimizer", "gradients", "parameters", "activations")
 
@@ -158,6 +159,13 @@ class Software:
     # 1 where recomputation ends with the last tensor that backward needs, so that a layer's last
     # product is not repeated (PyTorch's non-reentrant checkpoint)
     stops_early: Column = 0
+    # overlaps_ep: 1 where exchanges between experts run behind another micro-batch's products;
+    # sends_once: 1 where a token crosses the network once for each node that has experts of it
+    # (DeepEP, HybridEP), 0 where once for each of its experts; evens_tokens: 1 where tokens are
+    # forced evenly over the experts, as benchmarks do
+    overlaps_ep: Column = 0
+    sends_once: Column = 0
+    evens_tokens: Column = 0
     # share of the matrix products that "selective" recomputes: 0 for Megatron (attention only),
     # 0.5 for torchtitan's every second product
     selective_gemm: Column = 0.0
@@ -190,6 +198,7 @@ class Layouts:
     shard_group: Column
     cp: Column = 1
     ep: Column = 1
+    etp: Column = 0  # ranks that share one expert's products; 0 means tp
     virtual_stages: Column = 1
     zero_stage: Column = 0
     recompute: Column = 0
@@ -199,6 +208,8 @@ class Layouts:
     is_sequence_parallel: Column = 0
     reshards: Column = 1  # 1 where ZeRO-3 frees gathered parameters after the forward pass
     holds_all: Column = 0  # 1 for GPipe: every micro-batch in flight
+    # index into ``BACKWARDS``: whether gradients of weights fill what stages would wait
+    backward: Column = 0
     offloads_optimizer: Column = 0
     # gradients go to host memory as they come, beside the optimizer that is there
     offloads_gradients: Column = 0
@@ -294,13 +305,34 @@ def stage_tables(shapes: Shapes, layouts: Layouts) -> Floats:
 
 def held_parameters(shapes: Shapes, layouts: Layouts, *, layers: Column, tables: Column) -> Floats:
     """Return the parameters of so many layers and tables on one device, before sharding."""
-    attention, ffn = layer_parameters(shapes)
-    one_layer = attention + ffn * np.asarray(shapes.experts) / layouts.ep
+    attention, _ = layer_parameters(shapes)
     table = np.asarray(shapes.vocabulary, float) * shapes.hidden
     # What stands in front of the layers lies with the embedding.
     other = np.minimum(np.asarray(tables), 1.0) * shapes.other_parameters
-    held = np.asarray(layers) * one_layer + np.asarray(tables) * table + other
-    return np.asarray(held / np.asarray(layouts.tp, float))
+    held = np.asarray(layers) * attention + np.asarray(tables) * table + other
+    routed = np.asarray(layers) * layer_expert_parameters(shapes, layouts)
+    return np.asarray(held / np.asarray(layouts.tp, float) + routed)
+
+
+def expert_tensor_ranks(layouts: Layouts) -> Floats:
+    """Return the ranks that share one expert's products: tp, unless said otherwise."""
+    etp = np.asarray(layouts.etp, float)
+    return np.where(etp > 0, etp, np.asarray(layouts.tp, float))
+
+
+def expert_group(layouts: Layouts) -> Floats:
+    """Return the ranks that hold all experts of a layer once: ep x etp.
+
+    Copies of an expert are on ``dp cp tp / (ep etp)`` ranks, as Megatron Core spreads experts over
+    all ranks of a stage (``parallel_state.initialize_model_parallel``).
+    """
+    return np.asarray(np.asarray(layouts.ep, float) * expert_tensor_ranks(layouts))
+
+
+def layer_expert_parameters(shapes: Shapes, layouts: Layouts) -> Floats:
+    """Return the parameters of a layer's experts (or of its one block) on one device."""
+    _, ffn = layer_parameters(shapes)
+    return np.asarray(ffn * np.asarray(shapes.experts, float) / expert_group(layouts))
 
 
 def device_parameters(shapes: Shapes, layouts: Layouts) -> Floats:

@@ -12,7 +12,15 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike
 
-from advisor.planners.core.arrays import Column, Floats, Layouts, Machines, Shapes, Software
+from advisor.planners.core.arrays import (
+    Column,
+    Floats,
+    Layouts,
+    Machines,
+    Shapes,
+    Software,
+    busiest_rank,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +49,11 @@ class LayoutParameters:
     saturation_tokens: float = 55.0
     saturation_tp: float = 45.0
     misaligned_gemm: float = 1.29  # slowdown where h/tp is no multiple of 64
+    # grouped_efficiency, expert_width: products of the experts, many in one kernel, run at that
+    # share of a large product's rate, and lose 1 + expert_width over the width of a rank's share
+    # of an expert besides: loops over it are short, and their ends are as long
+    grouped_efficiency: float = 0.85
+    expert_width: float = 300.0
     # how much of a product's unfilled tiles and waves is lost: 0 nothing, 1 all of it
     wave_exponent: float = 0.2
     # unfused_efficiency, misaligned_heads: unfused attention: rate of its products, slowdown where
@@ -73,6 +86,9 @@ class LayoutParameters:
     # the same per token and inner unit of the feed-forward block [bytes]
     activation_bytes: float = 9.3
     elementwise_backward: float = 1.7  # backward over forward traffic
+    # permuted: what sorting tokens by expert moves, over what is counted (``permuted_bytes``):
+    # maps, probabilities and padding are not
+    permuted: float = 2.0
     # logit_bytes, head_share: traffic per token and vocabulary entry [bytes]; share of the head
     # that counts where a pipeline's last stage has it
     logit_bytes: float = 16.5
@@ -85,6 +101,9 @@ class LayoutParameters:
     launch_tp_s: float = 0.275e-3
     launch_light_s: float = 0.30e-3
     launch_eager_s: float = 0.80e-3
+    # the same that experts add to a layer and pass: router, maps, exchanges; the host waits for
+    # the number of tokens that every expert gets [s]
+    launch_expert_s: float = 2.0e-3
     # host time of a send and receive between stages in the heavy stacks [s]
     launch_send_s: float = 0.3e-3
     # tp_efficiency, tp_latency_s, tp_exposed: share of the intra-node link that an all-reduce
@@ -92,6 +111,8 @@ class LayoutParameters:
     tp_efficiency: float = 0.74
     tp_latency_s: float = 23e-6
     tp_exposed: float = 0.55
+    # share of its links that an exchange between experts reaches
+    ep_efficiency: float = 0.6
     # pp_efficiency, pp_latency_s, pp_exposed: constants of sends between stages
     pp_efficiency: float = 1.0
     pp_latency_s: float = 48e-6
@@ -195,6 +216,12 @@ class LayoutCase(LayoutConditions):
         """Tokens of a micro-batch on one rank: b s / cp."""
         samples = self.layouts.micro_batch * np.asarray(self.shapes.sequence, float)
         return np.asarray(samples / self.layouts.cp)
+
+    @property
+    def busiest(self) -> Floats:
+        """Tokens of the busiest rank of experts, over the mean: 1 where they are forced even."""
+        busiest = busiest_rank(self.shapes, self.layouts)
+        return np.where(np.asarray(self.software.evens_tokens, bool), 1.0, busiest)
 
     @property
     def stream_bytes_per_s(self) -> Floats:

@@ -55,7 +55,7 @@ OperatorKind = Literal[
 Phase = Literal["forward", "backward", "optimizer"]
 _WORDS: Final = frozenset({"name", "kind", "phase", "dtype"})
 Recompute = Literal["none", "selective", "full"]
-Schedule = Literal["gpipe", "1f1b", "interleaved"]
+Schedule = Literal["gpipe", "1f1b", "interleaved", "zb", "dualpipe"]
 # What a device sustains, as far as it is known.
 _RATES: Final = (
     "memory_bytes_per_s", "fp32_flop_per_s", "tf32_flop_per_s", "bf16_flop_per_s",
@@ -365,7 +365,8 @@ class Node:
 class Layout:
     """How a model is spread over devices.
 
-    ``dp * tp * pp * cp`` devices are used; ``ep`` divides ``dp``. The global batch is
+    ``dp * tp * pp * cp`` devices are used; ``ep * etp`` divides ``dp * cp * tp``, ``etp`` ranks
+    share an expert's products (None: tp of them). The global batch is
     ``dp * micro_batch * accumulation_steps``. ``shard_group`` is the number of data-parallel
     ranks that share one copy of the sharded state; None means all of them, fewer is hierarchical
     sharding. ``average_every`` is the number of steps between two averagings of the data-parallel
@@ -377,6 +378,7 @@ class Layout:
     pp: int = 1
     cp: int = 1
     ep: int = 1
+    etp: int | None = None
     micro_batch: int = 1
     accumulation_steps: int = 1
     virtual_stages: int = 1
@@ -396,10 +398,10 @@ class Layout:
     def __post_init__(self) -> None:
         degrees = (self.dp, self.tp, self.pp, self.cp, self.ep, self.micro_batch,
                    self.accumulation_steps, self.virtual_stages, self.average_every)  # fmt: skip
-        parts = [n for n in (self.shard_group, self.partial_layers) if n is not None]
+        parts = [n for n in (self.etp, self.shard_group, self.partial_layers) if n is not None]
         if min(*degrees, *parts) >= 1 and not math.isnan(sum(degrees) + sum(parts)):
             return  # nearly always, and layouts are made by the thousand
-        names = ("dp", "tp", "pp", "cp", "ep", "micro_batch", "accumulation_steps",
+        names = ("dp", "tp", "pp", "cp", "ep", "etp", "micro_batch", "accumulation_steps",
                  "virtual_stages", "average_every", "shard_group", "partial_layers")  # fmt: skip
         check_counts("layout", **{name: getattr(self, name) for name in names})
 

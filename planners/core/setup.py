@@ -547,7 +547,9 @@ class StackFacts:
     zero_stages: tuple[int, ...] = (0, 1, 2, 3)
     always_shards: bool = False
     recomputes: tuple[str, ...] = ("none", "selective", "full")
-    schedules: tuple[str, ...] = ("1f1b", "interleaved")
+    schedules: tuple[str, ...] = ("1f1b",)
+    # what it runs where its user asks for it; nothing where it has no stages
+    able_schedules: tuple[str, ...] = ()
     # it recomputes in full, or offloads the activations of, as many layers as its user says
     parts_layers: bool = False
     # loss, losses: how it computes the loss, and how it can
@@ -579,6 +581,8 @@ LOSSES: Final[Mapping[Loss, Mapping[str, float]]] = {
     "fused": {"logit_scale": _FUSED_LOSS},
     "chunked": {"logit_scale": _EAGER_LOSS, "logit_share": 1 / 8},
 }
+# ``megatron/core/pipeline_parallel/schedules.py``: get_forward_backward_func, since SC'21.
+_MEGATRON_SCHEDULES: Final = ("1f1b", "interleaved")
 _MEGATRON: Final = {"kernels": "fused", "attention": "flash"}
 _OLD_MEGATRON: Final = {"kernels": "fused", "attention": "unfused", "gradients": "bf16",
                         "overlaps": False}  # fmt: skip
@@ -609,10 +613,15 @@ _TRAINING_ARGUMENTS: Final = "transformers/training_args.py: TrainingArguments"
 STACKS: Final[Mapping[Stack, StackFacts]] = {
     "nemo": StackFacts(
         # ``grad_reduce_in_fp32=False``, ``tp_comm_overlap``, ``overlap_p2p_comm`` of its recipes.
+        # Tokens once a node, forced even (Megatron-Bridge ``scripts/performance``:
+        # ``moe_flex_dispatcher_backend``, ``moe_router_force_load_balancing``), exchanges hidden
+        # where stages interleave (``moe_a2a_overlap``).
         setup={**_MEGATRON, "gradients": "bf16"},
-        software={"attention": _FLASH_3},
-        # ``recompute_num_layers``, ``cpu_offloading_num_layers``
+        software={"attention": _FLASH_3, "sends_once": 1, "overlaps_ep": 1, "evens_tokens": 1},
+        # ``recompute_num_layers``, ``cpu_offloading_num_layers``;
+        # ``virtual_pipeline_model_parallel_size`` of most recipes with stages.
         zero_stages=(0, 1, 3), parts_layers=True,
+        schedules=("1f1b", "interleaved"), able_schedules=_MEGATRON_SCHEDULES,
         **_IN_MEGATRON, sources="Megatron-Bridge: recipes, TransformerConfig, "
         "OptimizerConfig, DistributedDataParallelConfig",
     ),
@@ -620,19 +629,20 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
         # fp32 gradients; ``--tp-comm-overlap`` is off unless asked for.
         setup={**_MEGATRON, "gradients": "fp32"},
         software={"attention": _FLASH_3, "overlaps_tp": 0},
-        zero_stages=(0, 1), schedules=("1f1b",), parts_layers=True,
+        zero_stages=(0, 1), able_schedules=_MEGATRON_SCHEDULES, parts_layers=True,
         **_IN_MEGATRON, sources="megatron/training/arguments.py (0.16.1)",
     ),
     "megatron-lm": StackFacts(
         setup=_OLD_MEGATRON, software=_OLD_SOFTWARE, zero_stages=(0,), degrees=("tp", "pp"),
-        recomputes=("full",), schedules=("1f1b",),  # as its examples start it
+        recomputes=("full",), able_schedules=_MEGATRON_SCHEDULES,  # as its examples start it
         losses=("eager",), optimizers=("adamw", "sgd", "sgd-momentum"), offloads=(),
         sources="megatron/arguments.py (2.x), mpu/cross_entropy.py",
     ),
     "megatron-deepspeed": StackFacts(
         setup=_OLD_MEGATRON,
         software={**_OLD_SOFTWARE, **_DEEPSPEED, "logit_scale": _COPIED_LOSS},
-        zero_stages=(0, 1), recomputes=("full",), schedules=("1f1b",), degrees=("tp", "pp", "ep"),
+        zero_stages=(0, 1), recomputes=("full",), degrees=("tp", "pp", "ep"),
+        able_schedules=("1f1b",),  # deepspeed/runtime/pipe/schedule.py: TrainSchedule
         losses=("eager",), optimizers=("adamw", "sgd", "sgd-momentum"),
         offloads=("optimizer", "gradients"),
         sources="megatron/arguments.py (Megatron-DeepSpeed), deepspeed/runtime/zero/config.py",
@@ -640,7 +650,7 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
     "deepspeed": StackFacts(
         setup={**_EAGER, "gradients": "bf16"},
         software={**_DEEPSPEED, "splits_inputs": 1, "logit_scale": _EAGER_LOSS},
-        zero_stages=(0, 1, 2, 3), recomputes=_WHOLE_OR_NOT, schedules=("1f1b",),
+        zero_stages=(0, 1, 2, 3), recomputes=_WHOLE_OR_NOT,
         degrees=(), framework="deepspeed", offloads=("optimizer", "gradients", "parameters"),
         sources="deepspeed/runtime/zero/config.py, deepspeed/runtime/bf16_optimizer.py (0.19.8)",
     ),
@@ -652,6 +662,9 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
         zero_stages=(0, 3), recomputes=("selective", "full"), always_shards=True,
         # FSDP2 over all ranks unless its user sets a degree (``ParallelismConfig``).
         usual_degrees=(), framework="torchtitan", loss="fused", optimizers=("adamw",),
+        # ``pipeline_parallel_schedule``: "1F1B" unless its user names another of PyTorch's
+        # (``torch.distributed.pipelining``).
+        able_schedules=("gpipe", "1f1b", "interleaved", "zb", "dualpipe"),
         updates_in_backward=True,
         offloads=("optimizer", "gradients", "parameters"),
         sources="torchtitan/config/configs.py, torchtitan/components/loss.py (0.3): compiled",
@@ -660,7 +673,7 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
         setup={**_EAGER, "gradients": "bf16"},
         software={"fusion": _LEAN, "attention": _FLASH_1, "logit_scale": _FUSED_LOSS,
                   **_FREES_GRADIENTS},
-        zero_stages=(0, 3), recomputes=_WHOLE_OR_NOT, schedules=("1f1b",), always_shards=True,
+        zero_stages=(0, 3), recomputes=_WHOLE_OR_NOT, always_shards=True,
         degrees=(), framework="trainer", loss="fused", losses=("eager", "fused"),
         optimizers=("adamw", "adamw-8bit", "lion", "lion-8bit"),
         sources="llm-foundry: scripts/train/yamls (fused_crossentropy, decoupled_adamw)",
@@ -670,7 +683,7 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
         # 5), activations recomputed (``SFTConfig.gradient_checkpointing``).
         setup={**_EAGER, "weights": "bf16"},
         software={"logit_scale": _EAGER_LOSS, "is_trainer": 1, **_FREES_GRADIENTS},
-        zero_stages=(0, 3), recomputes=("full",), schedules=("1f1b",), degrees=(),
+        zero_stages=(0, 3), recomputes=("full",), degrees=(),
         framework="trainer", optimizers=_OF_TRAINER, updates_in_backward=True,
         sources=_TRAINING_ARGUMENTS + " (5.23); loss/loss_utils.py: ForCausalLMLoss",
     ),
@@ -679,7 +692,7 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
         # The logits of 256 tokens at once, in a checkpoint (``SFTConfig.loss_type``: "chunked_nll"
         # since 1.7, huggingface/trl pull 5846).
         software={**LOSSES["chunked"], "logit_tokens": 256, "is_trainer": 1, **_FREES_GRADIENTS},
-        zero_stages=(0, 3), recomputes=("full",), schedules=("1f1b",), degrees=(),
+        zero_stages=(0, 3), recomputes=("full",), degrees=(),
         framework="trainer", loss="chunked", optimizers=_OF_TRAINER, updates_in_backward=True,
         sources="trl/trainer/sft_config.py (1.14): loss_type, gradient_checkpointing; "
         + _TRAINING_ARGUMENTS,
@@ -689,7 +702,7 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
         # (``use_gradient_checkpointing="unsloth"``); its 8-bit AdamW is bitsandbytes'.
         setup={**_EAGER, "weights": "bf16", "optimizer": "adamw-8bit"},
         software={"fusion": _LEAN, **LOSSES["chunked"], "is_trainer": 1, **_FREES_GRADIENTS},
-        zero_stages=(0,), recomputes=("full",), schedules=("1f1b",), degrees=(),
+        zero_stages=(0,), recomputes=("full",), degrees=(),
         framework="trainer", loss="chunked", losses=("fused", "chunked"), optimizers=_OF_TRAINER,
         offloads=("optimizer", "activations"), updates_in_backward=True,
         sources="unsloth/models/rl.py: optim; unsloth_zoo/fused_losses: unsloth_fused_ce_loss; "
@@ -698,7 +711,7 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
     "torchtune": StackFacts(
         setup={**_EAGER, "weights": "bf16"},
         software={**LOSSES["chunked"], "is_trainer": 0, **_FREES_GRADIENTS},
-        zero_stages=(0, 3), recomputes=("full",), schedules=("1f1b",), always_shards=True,
+        zero_stages=(0, 3), recomputes=("full",), always_shards=True,
         degrees=(), framework="torchtune", loss="chunked", losses=("eager", "chunked"),
         updates_in_backward=True,
         sources="recipes/configs (0.6): loss, optimizer, optimizer_in_bwd, "
@@ -707,7 +720,7 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
     "fsdp": StackFacts(
         setup={**_EAGER, "gradients": "bf16"},
         software={"logit_scale": _EAGER_LOSS, **_FREES_GRADIENTS, **_UPDATES_IN_GROUPS},
-        zero_stages=(0, 3), recomputes=_WHOLE_OR_NOT, schedules=("1f1b",), always_shards=True,
+        zero_stages=(0, 3), recomputes=_WHOLE_OR_NOT, always_shards=True,
         # A loop may divide its products, too (``torch.distributed.tensor.parallel``).
         degrees=("tp",), usual_degrees=(), framework="trainer", updates_in_backward=True,
         sources="torch.distributed.fsdp (2.13); torch.nn.functional.cross_entropy",
@@ -715,13 +728,13 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
     "ddp": StackFacts(
         setup=_EAGER, software={"logit_scale": _EAGER_LOSS, **_UPDATES_IN_GROUPS},
         zero_stages=(0,),
-        recomputes=_WHOLE_OR_NOT, schedules=("1f1b",), degrees=(), framework="trainer",
+        recomputes=_WHOLE_OR_NOT, degrees=(), framework="trainer",
         offloads=("optimizer", "gradients", "activations"), updates_in_backward=True,
         sources=_OWN_LOOP,
     ),
     "ddp-compiled": StackFacts(
         setup={"kernels": "compiled", "attention": "flash"}, zero_stages=(0,),
-        recomputes=_WHOLE_OR_NOT, schedules=("1f1b",), degrees=(), framework="trainer",
+        recomputes=_WHOLE_OR_NOT, degrees=(), framework="trainer",
         offloads=("optimizer", "gradients", "activations"), updates_in_backward=True,
         sources=_OWN_LOOP,
     ),

@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.planners.core import (
+    BACKWARDS,
     DEFAULT_SETUP,
     OFFLOADS,
     RECOMPUTES,
@@ -40,6 +41,7 @@ from advisor.planners.core import (
     Precision,
     Shapes,
     TrainingSetup,
+    expert_tensor_ranks,
 )
 
 Bools = NDArray[np.bool_]
@@ -71,6 +73,11 @@ class Case:
     def ranks(self) -> Numbers:
         """Ranks that repeat or share the same state."""
         return self.dp * self.cp
+
+    @property
+    def expert_ranks(self) -> Numbers:
+        """Ranks that share one expert's products."""
+        return np.asarray(expert_tensor_ranks(self.layouts), np.int64)
 
     @property
     def is_whole(self) -> Bools:
@@ -177,6 +184,11 @@ MEGATRON: Final[tuple[FrameworkRule, ...]] = (
         lambda c: (c.holds_all == 0) | (c.pp == 1),
     ),
     FrameworkRule(
+        "no schedule computes gradients of weights apart (zero bubble, DualPipe)",
+        _SCHEDULES + ": get_forward_backward_func",
+        lambda c: c.backward == 0,
+    ),
+    FrameworkRule(
         "interleaved stages need a pipeline",
         _STATE,
         lambda c: (c.virtual_stages == 1) | (c.pp > 1),
@@ -199,7 +211,17 @@ MEGATRON: Final[tuple[FrameworkRule, ...]] = (
     FrameworkRule(
         "copies of the sharded state must divide the experts' data-parallel ranks too",
         _STATE,
-        lambda c: ~c.is_hierarchical | (c.shard_group % c.ep == 0),
+        lambda c: ~c.is_hierarchical | (c.shard_group * c.tp % (c.ep * c.expert_ranks) == 0),
+    ),
+    FrameworkRule(
+        "experts and the ranks that share one must divide the ranks of a stage",
+        _STATE,
+        lambda c: c.dp * c.cp * c.tp % (c.ep * c.expert_ranks) == 0,
+    ),
+    FrameworkRule(
+        "DeepSpeed spreads experts over data-parallel ranks only",
+        "deepspeed/utils/groups.py: _create_expert_and_data_parallel",
+        lambda c: (c.setup.stack != "megatron-deepspeed") | (c.dp % c.ep == 0),
     ),
     FrameworkRule(
         "Megatron-FSDP with hybrid sharding has no groups for experts",
@@ -450,6 +472,17 @@ DEEPSPEED: Final[tuple[FrameworkRule, ...]] = (
 _TITAN: Final = "torchtitan/config/configs.py: "
 TORCHTITAN: Final[tuple[FrameworkRule, ...]] = (
     FrameworkRule(
+        "zero bubble and DualPipe compute gradients of weights apart, which compiled models cannot "
+        "(--kernels eager)",
+        "torch.distributed.pipelining.schedules: _check_torch_compile_compatibility",
+        lambda c: (c.backward == 0) | (c.setup.kernels != "compiled"),
+    ),
+    FrameworkRule(
+        "DualPipe needs two micro-batches a stage",
+        "torch.distributed.pipelining.schedules: ScheduleDualPipeV.__init__",
+        lambda c: (c.backward != BACKWARDS.index("dualpipe")) | (c.accumulation_steps >= 2 * c.pp),
+    ),
+    FrameworkRule(
         "parameters, gradients and state are sharded together (ZeRO-3), or not at all",
         _TITAN + "ParallelismConfig.data_parallel_shard_degree",
         lambda c: (c.zero_stage == 0) | (c.zero_stage == 3),
@@ -497,6 +530,16 @@ TORCHTITAN: Final[tuple[FrameworkRule, ...]] = (
         "torchtitan/distributed/parallel_dims.py: ParallelDims.seq_len_divisor",
         lambda c: c.sequence % (c.tp * np.where(c.cp > 1, 2 * c.cp, 1)) == 0,
         of_shapes=True,
+    ),
+    FrameworkRule(
+        "expert-parallel ranks take all context-parallel ranks, then sharded ones; all "
+        "tensor-parallel ranks first where these share no expert",
+        "torchtitan/distributed/parallel_dims.py: ParallelDims._validate",
+        lambda c: (
+            (c.ep == 1)
+            | (c.expert_ranks == c.tp) & (c.ep % c.cp == 0) & (c.ranks % c.ep == 0)
+            | (c.expert_ranks == 1) & (c.ep % (c.cp * c.tp) == 0) & (c.ranks * c.tp % c.ep == 0)
+        ),
     ),
     FrameworkRule(
         "experts must divide over the expert-parallel ranks",
@@ -552,7 +595,7 @@ TORCH: Final[tuple[FrameworkRule, ...]] = (
     FrameworkRule(
         "pipelines of recorded scripts are not interleaved",
         "torch.distributed.pipelining: ScheduleGPipe, Schedule1F1B",
-        lambda c: c.virtual_stages == 1,
+        lambda c: c.virtual_stages == 1,  # zero bubble and DualPipe have two
     ),
     FrameworkRule(
         "recomputation wraps whole blocks", "torch.utils.checkpoint", lambda c: c.keeps_or_repeats
@@ -675,11 +718,13 @@ def layout_columns(layout: Layout) -> Layouts:
             "zero_stage", "average_every")  # fmt: skip
     return Layouts(
         **{name: getattr(layout, name) for name in same},
+        etp=layout.etp or 0,
         recompute=RECOMPUTES.index(layout.recompute),
         is_sequence_parallel=int(layout.is_sequence_parallel),
         shard_group=layout.shard_group or layout.dp * layout.cp,
         partial_layers=layout.partial_layers or 0,
         holds_all=int(layout.schedule == "gpipe" and layout.pp > 1),
         updates_in_backward=int(layout.updates_in_backward),
+        backward=BACKWARDS.index(layout.schedule) if layout.schedule in BACKWARDS else 0,
         **{f"offloads_{what}": int(what in layout.offload) for what in OFFLOADS},
     )

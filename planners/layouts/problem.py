@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from advisor.planners.core import (
+    BACKWARDS,
     OFFLOADS,
     RECOMPUTES,
     Floats,
@@ -77,11 +78,12 @@ class SearchSpace:
     min_pp: int = 1
     min_cp: int = 1
     min_ep: int = 1
-    # tp, pp, cp, ep, micro_batch, accumulation_steps: exactly these; None leaves them open
+    # tp, pp, cp, ep, etp, micro_batch, accumulation_steps: exactly these; None leaves them open
     tp: int | None = None
     pp: int | None = None
     cp: int | None = None
     ep: int | None = None
+    etp: int | None = None
     micro_batch: int | None = None
     accumulation_steps: int | None = None
     # the question leaves a degree open that is fixed here, to look at one family of layouts
@@ -91,6 +93,9 @@ class SearchSpace:
     # layers of each stage over unlike machines; None leaves the cut to the planner
     stage_layers: tuple[int, ...] | None = None
     schedules: tuple[Schedule, ...] = ("1f1b", "gpipe", "interleaved")
+    # exactly this schedule, and so many chunks of layers on a stage; None leaves them open
+    schedule: Schedule | None = None
+    chunks: int | None = None
     zero_stages: tuple[int, ...] = (0, 1, 2, 3)
     # ranks that hold the same share their state: stage 0 is for one rank
     always_shards: bool = False
@@ -115,8 +120,9 @@ class SearchSpace:
     def fixed(self) -> dict[str, object]:
         """What is not left open, by name."""
         default = SearchSpace()
-        names = ("tp", "pp", "cp", "ep", "micro_batch", "accumulation_steps",
-                 "zero_stages", "recomputes", "offloads", "moves", "updates_in_backward")  # fmt: skip
+        names = ("tp", "pp", "cp", "ep", "etp", "micro_batch", "accumulation_steps",
+                 "schedule", "chunks", "zero_stages", "recomputes", "offloads", "moves",
+                 "updates_in_backward")  # fmt: skip
         return {n: getattr(self, n) for n in names if getattr(self, n) != getattr(default, n)}
 
 
@@ -141,11 +147,12 @@ def fills_stages(layers: int, pp: int) -> bool:
 
 def degrees(
     shape: Transformer, devices: int, global_batch: int, space: SearchSpace
-) -> Iterator[tuple[int, int, int, int, int]]:
-    """Yield every valid (dp, tp, pp, cp, ep) that uses all devices.
+) -> Iterator[tuple[int, int, int, int, int, int]]:
+    """Yield every valid (dp, tp, pp, cp, ep, etp) that uses all devices.
 
     Valid: heads divide over tp, no pipeline stage is empty, the sequence divides over twice cp
-    (zigzag), experts divide over ep, ep divides dp, and dp divides the batch.
+    (zigzag), experts divide over ep, ep etp divides the ranks of a stage, and dp divides the
+    batch. Of experts that are spread, the tp ranks share each, or have their own.
     """
     kv_heads = shape.kv_heads or shape.heads
     for tp in divisors(devices, min(space.max_tp, shape.heads)):
@@ -166,9 +173,12 @@ def degrees(
                     continue
                 if space.cp not in (None, cp) or cp < space.min_cp:
                     continue
-                for ep in divisors(shape.experts):
-                    if dp % ep == 0 and space.ep in (None, ep) and ep >= space.min_ep:
-                        yield dp, tp, pp, cp, ep
+                for ep in divisors(shape.experts, dp * cp * tp):
+                    if space.ep not in (None, ep) or ep < space.min_ep:
+                        continue
+                    for etp in dict.fromkeys((tp, 1) if ep > 1 else (tp,)):
+                        if dp * cp * tp % (ep * etp) == 0 and space.etp in (None, etp):
+                            yield dp, tp, pp, cp, ep, etp
 
 
 @lru_cache(maxsize=256)
@@ -178,23 +188,25 @@ def splits(shape: Transformer, devices: int, global_batch: int, space: SearchSpa
     Kept for the next question: machines with as many devices share it.
     """
     rows = [
-        (dp, tp, pp, cp, ep, micro, global_batch // dp // micro, v, holds_all)
-        for dp, tp, pp, cp, ep in degrees(shape, devices, global_batch, space)
+        (dp, tp, pp, cp, ep, etp, micro, global_batch // dp // micro, *schedule)
+        for dp, tp, pp, cp, ep, etp in degrees(shape, devices, global_batch, space)
         for micro in _micro_batches(global_batch // dp, space)
-        for v, holds_all in _schedules(shape.layers, pp, global_batch // dp // micro, space)
+        for schedule in _schedules(shape.layers, pp, global_batch // dp // micro, space)
     ]
-    table = np.array(rows, dtype=np.int64).reshape(-1, 9)
-    dp, tp, pp, cp, ep, micro_batch, steps, virtual_stages, holds_all = table.T
+    table = np.array(rows, dtype=np.int64).reshape(-1, 11)
+    dp, tp, pp, cp, ep, etp, micro_batch, steps, virtual_stages, holds_all, backward = table.T
     return Layouts(
         dp=dp,
         tp=tp,
         pp=pp,
         cp=cp,
         ep=ep,
+        etp=etp,
         micro_batch=micro_batch,
         accumulation_steps=steps,
         virtual_stages=virtual_stages,
         holds_all=holds_all.astype(bool),
+        backward=backward,
         is_sequence_parallel=(tp > 1).astype(np.int64),
         shard_group=dp * cp,
         updates_in_backward=int(space.updates_in_backward),
@@ -217,17 +229,25 @@ def _micro_batches(local: int, space: SearchSpace) -> list[int]:
     ]
 
 
-def _schedules(layers: int, pp: int, steps: int, space: SearchSpace) -> list[tuple[int, bool]]:
-    """Return (virtual stages, holds all micro-batches) of the schedules that can run."""
+def _schedules(
+    layers: int, pp: int, steps: int, space: SearchSpace
+) -> list[tuple[int, bool, int]]:
+    """Return (chunks of a stage, holds all micro-batches, backward) of schedules that can run."""
+    may_be = (space.schedule,) if space.schedule else space.schedules
+    is_open = space.schedule in (None, "1f1b", "gpipe")
     if pp == 1:
-        return [(1, False)]
-    found = [(1, False)] if "1f1b" in space.schedules else []
-    found += [(1, True)] if "gpipe" in space.schedules else []
-    if "interleaved" in space.schedules and steps % pp == 0:
-        found += [
-            (v, False) for v in range(2, -(-layers // pp) + 1) if fills_chunks(layers, pp * v)
-        ]
-    return found
+        return [(1, False, 0)] if is_open and space.chunks in (None, 1) else []
+    found = [(1, False, 0)] if "1f1b" in may_be else []
+    found += [(1, True, 0)] if "gpipe" in may_be else []
+    # Who says how many chunks a stage has says that stages interleave.
+    is_chunked = "interleaved" in may_be or (space.schedule is None and space.chunks is not None)
+    if is_chunked and steps % pp == 0:
+        most = -(-layers // pp)
+        found += [(v, False, 0) for v in range(2, most + 1) if fills_chunks(layers, pp * v)]
+    # Two chunks a stage, out and back, so that the last stage follows itself.
+    if {"zb", "dualpipe"} & set(may_be) and layers % (2 * pp) == 0 and steps >= 2 * pp - 1:
+        found += [(2, False, BACKWARDS.index(one)) for one in may_be if one in BACKWARDS]
+    return [one for one in found if space.chunks in (None, one[0])]
 
 
 def recomputes(space: SearchSpace) -> dict[str, Ints]:
@@ -322,7 +342,9 @@ def layout_at(layouts: Layouts, index: tuple[int, ...], shape: tuple[int, ...]) 
         return int(np.broadcast_to(getattr(layouts, name), shape)[index])
 
     schedule: Schedule = "1f1b"
-    if at("virtual_stages") > 1:
+    if at("backward"):
+        schedule = BACKWARDS[at("backward")]
+    elif at("virtual_stages") > 1:
         schedule = "interleaved"
     elif at("holds_all") and at("pp") > 1:
         schedule = "gpipe"
@@ -333,6 +355,7 @@ def layout_at(layouts: Layouts, index: tuple[int, ...], shape: tuple[int, ...]) 
     )  # fmt: skip
     return Layout(
         **{name: at(name) for name in same},
+        etp=at("etp") if at("etp") not in (0, at("tp")) else None,
         schedule=schedule,
         zero_stage=zero,
         recompute=RECOMPUTES[at("recompute")],

@@ -47,12 +47,15 @@ _OPTIONS: Final = {
     "micro_batch": "--micro-batch", "accumulation_steps": "--accumulate",
     "zero_stages": "--zero", "recomputes": "--recompute", "offloads": "--offload",
     "moves": "--offload", "updates_in_backward": "--optimizer-in-backward",
+    "schedule": "--schedule", "chunks": "--chunks",
 }  # fmt: skip
-_SPLITS: Final = ("tp", "pp", "cp", "ep")
+_SPLITS: Final = ("tp", "pp", "cp", "ep", "etp")
 # How sentences call what a space fixes.
 _WORDS: Final = {
     "micro_batch": "a micro-batch of",
     "accumulation_steps": "accumulation steps of",
+    "schedule": "a schedule of",
+    "chunks": "chunks of a stage of",
     "zero_stages": "ZeRO stage",
     "recomputes": "recompute",
     "offloads": "offload",

@@ -31,12 +31,15 @@ from advisor.planners.core import (
     device_parameters,
     domain_devices,
     domain_network_bytes_per_s,
+    expert_group,
     partial_share,
     passed_layers_share,
 )
 from advisor.planners.links import context_parallel_s, expert_parallel_s, tensor_parallel_s
 from advisor.planners.memory import (
     accumulates_whole,
+    expert_copies,
+    expert_parameters,
     is_megatron_core,
     kept_bytes,
     model_state,
@@ -66,19 +69,20 @@ class StepTimes:
     input_s: Floats = field(default_factory=lambda: np.zeros(()))
 
 
-def ring_bytes_per_s(case: LayoutCase, ranks: Column) -> Floats:
+def ring_bytes_per_s(case: LayoutCase, ranks: Column, width: Column | None = None) -> Floats:
     """Return the bandwidth of a data-parallel ring over ``ranks``, per device [bytes/s].
 
-    All network interfaces of a node (or of the nodes that one switch fabric joins) serve the tp
-    rings that cross it: a ring has 1/tp of them.
+    All network interfaces of a node (or of the nodes that one switch fabric joins) serve the rings
+    that cross it: one for each of the ``width`` neighbours that hold different parameters, tp by
+    default.
     """
-    layouts, machines, parameters = case.layouts, case.machines, case.parameters
-    tp = np.asarray(layouts.tp, float)
+    machines, parameters = case.machines, case.parameters
+    width = np.asarray(case.layouts.tp if width is None else width, float)
     inside = parameters.dp_intra_efficiency * np.asarray(machines.intra_bytes_per_s)
     joined = domain_devices(machines)
-    rings = np.minimum(tp, joined)
+    rings = np.minimum(width, joined)
     across = parameters.dp_network_efficiency * domain_network_bytes_per_s(machines) / rings
-    is_inside = np.asarray(ranks) * tp <= joined
+    is_inside = np.asarray(ranks) * width <= joined
     return np.where(is_inside, inside, np.minimum(inside, across))
 
 
@@ -102,28 +106,17 @@ def data_parallel_s(case: LayoutCase, backward_s: Floats, compute_s: Floats) -> 
     ``backward_s``: of one micro-batch on a stage: what a gradient reduction can hide behind;
     ``compute_s``: of the whole step: what ZeRO-3's gathers can hide behind.
     """
-    shapes, layouts = case.shapes, case.layouts
-    software, parameters = case.software, case.parameters
-    d, group = np.asarray(layouts.dp) * np.asarray(layouts.cp, float), shard_ranks(layouts)
-    held = device_parameters(shapes, layouts)
-    ring = ring_bytes_per_s(case, d)
-    group_ring = ring_bytes_per_s(case, group)
-    gradient = np.asarray(software.gradient_bytes, float)
+    layouts, software, parameters = case.layouts, case.software, case.parameters
     zero = np.asarray(layouts.zero_stage)
-    # Reduce-scatter the gradients over the shard group, all-reduce the shards between groups,
-    # gather the updated parameters inside the group (ZeRO 1, 2); all-reduce everything (ZeRO 0).
-    trained = held * np.asarray(shapes.trained_share, float)
-    weight = np.asarray(software.weight_bytes, float)
-    scattered = gradient * trained * (group - 1) / group / group_ring
-    scatter = scattered + ring_latency_s(case, group, gradient * trained)
-    between = 2 * gradient * trained / group * (d - group) / d / ring
-    between = between + 2 * ring_latency_s(case, d / group, gradient * trained / group)
-    # ZeRO 3 gathers all weights for every pass; ZeRO 1 and 2 those that were updated.
-    gathered = weight * np.where(zero == 3, held, trained)
-    sent = gathered * (group - 1) / group / group_ring
-    gather = sent + ring_latency_s(case, group, gathered)
-    all_reduce = 2 * gradient * trained * (d - 1) / d / ring
-    all_reduce = all_reduce + 2 * ring_latency_s(case, d, gradient * trained)
+    d, group = np.asarray(layouts.dp) * np.asarray(layouts.cp, float), shard_ranks(layouts)
+    held, routed = device_parameters(case.shapes, layouts), _routed_parameters(case)
+    # Copies of an expert are on fewer ranks than those of what all tokens meet, and farther apart.
+    one = _collectives(case, held - routed, d, group, np.asarray(layouts.tp, float))
+    if np.any(routed):
+        copies, of_group = (expert_copies(layouts, ranks) for ranks in (d, group))
+        other = _collectives(case, routed, copies, of_group, expert_group(layouts))
+        one = tuple(a + b for a, b in zip(one, other, strict=True))
+    scattered, scatter, between, sent, gather, all_reduce = one
     m = np.asarray(layouts.accumulation_steps)
     # ZeRO 2 and 3 keep no whole gradient: every micro-batch's is scattered. Stages of a pipeline
     # add up whole gradients of weights that they gathered once.
@@ -143,6 +136,44 @@ def data_parallel_s(case: LayoutCase, backward_s: Floats, compute_s: Floats) -> 
     )
     fsdp_exposed = np.maximum(least * copied, fsdp - parameters.fsdp_overlap * compute_s)
     return np.asarray(np.where(zero == 3, fsdp_exposed, exposed))
+
+
+def _routed_parameters(case: LayoutCase) -> Floats:
+    """Return the parameters of the experts on the fullest device."""
+    layers = np.ceil(np.asarray(case.shapes.layers) / np.asarray(case.layouts.pp, float))
+    return expert_parameters(case.shapes, case.layouts, layers=layers)
+
+
+def _collectives(
+    case: LayoutCase, held: Floats, d: Floats, group: Floats, width: Floats
+) -> tuple[Floats, ...]:
+    """Return what collectives over parameters that a device holds take, hidden or not [s].
+
+    Of a reduce-scatter inside the shard group what is copied, and all of it; the all-reduce of
+    the shards between groups; of a gather what is copied, and all of it; an all-reduce.
+
+    ``held``: copied on ``d`` ranks, of which ``group`` share one copy of the state; ``width``:
+    neighbours that hold different parameters.
+    """
+    shapes, software = case.shapes, case.software
+    ring, group_ring = (ring_bytes_per_s(case, ranks, width) for ranks in (d, group))
+    gradient = np.asarray(software.gradient_bytes, float)
+    # Reduce-scatter the gradients over the shard group, all-reduce the shards between groups,
+    # gather the updated parameters inside the group (ZeRO 1, 2); all-reduce everything (ZeRO 0).
+    trained = held * np.asarray(shapes.trained_share, float)
+    weight = np.asarray(software.weight_bytes, float)
+    scattered = gradient * trained * (group - 1) / group / group_ring
+    scatter = scattered + ring_latency_s(case, group, gradient * trained)
+    between = 2 * gradient * trained / group * (d - group) / d / ring
+    between = between + 2 * ring_latency_s(case, d / group, gradient * trained / group)
+    # ZeRO 3 gathers all weights for every pass; ZeRO 1 and 2 those that were updated.
+    is_whole = np.asarray(case.layouts.zero_stage) == 3
+    gathered = weight * np.where(is_whole, held, trained)
+    sent = gathered * (group - 1) / group / group_ring
+    gather = sent + ring_latency_s(case, group, gathered)
+    all_reduce = 2 * gradient * trained * (d - 1) / d / ring
+    all_reduce = all_reduce + 2 * ring_latency_s(case, d, gradient * trained)
+    return scattered, scatter, between, sent, gather, all_reduce
 
 
 def _exposed_s(reduction_s: Floats, hiding_s: Floats, layouts: Layouts) -> Floats:
@@ -209,9 +240,10 @@ def moved_s(
 
 def _updated_parameters(case: LayoutCase) -> Floats:
     """Return the trained parameters that one device updates: its share where they are sharded."""
-    held = device_parameters(case.shapes, case.layouts)
-    is_sharded = np.asarray(case.layouts.zero_stage) >= 1
-    updated = np.where(is_sharded, held / shard_ranks(case.layouts), held)
+    held, routed = device_parameters(case.shapes, case.layouts), _routed_parameters(case)
+    is_sharded, group = np.asarray(case.layouts.zero_stage) >= 1, shard_ranks(case.layouts)
+    shared = (held - routed) / group + routed / expert_copies(case.layouts, group)
+    updated = np.where(is_sharded, shared, held)
     return np.asarray(updated * np.asarray(case.shapes.trained_share, float))
 
 
@@ -220,11 +252,13 @@ class StageTimes:
     """What one micro-batch takes on a stage: of a layer on the device and on links, and besides.
 
     ``busy_s``: forward, backward and waiting for launches, of which ``backward_s`` is backward and
-    what is computed again; ``head_s``: on the last stage only; ``send_s``: there and back [s].
+    what is computed again, ``weights_s`` gradients of weights; ``head_s``: on the last stage only;
+    ``send_s``: there and back [s].
     """
 
     busy_s: Floats
     backward_s: Floats
+    weights_s: Floats
     inside_s: Floats
     head_s: Floats
     send_s: Floats
@@ -249,6 +283,7 @@ def _stage_times(case: LayoutCase) -> StageTimes:
     return StageTimes(
         busy_s=block.busy_s(inside),
         backward_s=block.backward_s + block.recompute_s,
+        weights_s=block.weights_s,
         inside_s=inside,
         head_s=block.head_s,
         send_s=np.where(np.asarray(case.layouts.pp) > 1, _sends_s(case), 0.0),
@@ -269,7 +304,7 @@ def step_times(case: LayoutCase, *beside: LayoutCase) -> StepTimes:
     work = per_stage * one.busy_s + one.head_s
     stage = work + per_stage * one.inside_s
     # The head is on the last stage only: filling and draining meet it once, in the first term.
-    bubble = (p - 1) / v * (stage - one.head_s)
+    bubble = (p - 1) / v * (stage - one.head_s) * _idle_share(layouts, one)
     pipeline = bubble + m * one.send_s
     compute = m * work
     backward = per_stage * one.backward_s
@@ -291,6 +326,24 @@ def step_times(case: LayoutCase, *beside: LayoutCase) -> StepTimes:
         optimizer_s=optimizer * slow,
         offload_s=offload * slow,
     )
+
+
+def _idle_share(layouts: Layouts, one: StageTimes) -> Floats:
+    """Return what stages wait while filling and draining, over a pass of all their layers.
+
+    All of it where a backward pass is one. Apart from the gradients of weights, which fill what
+    would be waited: a pass forward or for gradients of inputs, whichever is longer, or twice what
+    the second takes more than gradients of weights (zero bubble in a V); both passes less the
+    gradients of weights (DualPipe in a V). That is what PyTorch's tables of these schedules make
+    stages wait, of the second within a few percent of the step (``tests/test_schedules.py``).
+    """
+    code = np.asarray(layouts.backward)
+    if not np.any(code):
+        return np.ones(())
+    weights = one.weights_s / one.busy_s
+    inputs = one.backward_s / one.busy_s - weights
+    longer = np.maximum(np.maximum(inputs, 2 * (inputs - weights)), 1 - inputs - weights)
+    return np.where(code == 0, 1.0, np.where(code == 1, longer, 1 - 2 * weights))
 
 
 def straggling(parameters: LayoutParameters, nodes: Column) -> Floats:

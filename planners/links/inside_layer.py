@@ -8,7 +8,7 @@
 Tensor parallel: 2 all-reduces forward, 2 backward, 2 more where the forward is recomputed;
 sequence parallel splits each into a reduce-scatter and an all-gather of the same volume. Context
 parallel passes keys and values round a ring behind the attention. Expert parallel sends each
-token to its experts and back, 2 all-to-all forward and 2 backward. Sources: Shoeybi et al.
+token to its experts and back, 2 exchanges forward and 2 backward. Sources: Shoeybi et al.
 (Megatron-LM, 2019), Korthikanti et al. (2022), Liu et al. (Ring Attention, 2023), Lepikhin et
 al. (GShard, 2020).
 """
@@ -23,9 +23,10 @@ from advisor.planners.core import (
     LayoutCase,
     Machines,
     activation_width,
-    busiest_rank,
     domain_devices,
     domain_network_bytes_per_s,
+    expert_group,
+    expert_tensor_ranks,
     passed_layers_share,
     query_columns,
 )
@@ -54,7 +55,22 @@ def tensor_parallel_s(case: LayoutCase) -> Floats:
     exposed = np.where(np.asarray(software.overlaps_tp), parameters.tp_exposed, 1.0)
     passed = passed_layers_share(shapes, layouts)
     times = 2 + passed * (2 + 2 * (np.asarray(layouts.recompute) == 2))
-    return np.asarray(times * once * exposed)
+    return np.asarray(times * once * exposed * (1 + _second(case)) / 2)
+
+
+def _second(case: LayoutCase) -> Floats:
+    """Return a layer's exchange around its second block, over that around attention.
+
+    The ranks that share an expert's products gather all tokens that it meets, ``k`` times as many
+    for a layer as a dense one has; ranks with experts of their own gather none (Megatron Core's
+    ``expert_tensor_parallel_size`` 1). What every token meets beside its experts is as attention.
+    """
+    shapes, tp = case.shapes, np.asarray(case.layouts.tp, float)
+    etp = expert_tensor_ranks(case.layouts)
+    ring = (etp - 1) / etp * tp / np.maximum(tp - 1, 1.0)
+    routed = shapes.routed_share * np.asarray(shapes.experts_per_token) * ring
+    beside = np.where(np.asarray(shapes.dense_ffn) > 0, 1.0, 1.0 - shapes.routed_share)
+    return np.where(np.asarray(shapes.experts) > 1, routed + beside, 1.0)
 
 
 def context_parallel_s(case: LayoutCase) -> Floats:
@@ -72,17 +88,40 @@ def context_parallel_s(case: LayoutCase) -> Floats:
 
 
 def expert_parallel_s(case: LayoutCase) -> Floats:
-    """Return the all-to-all exchanges of one layer and micro-batch, forward and backward [s]."""
+    """Return the exposed exchanges of one layer and micro-batch, forward and backward [s]."""
     shapes, layouts = case.shapes, case.layouts
-    machines, parameters = case.machines, case.parameters
-    ep = np.asarray(layouts.ep, float)
-    tokens = case.tokens
-    volume = 2 * tokens * shapes.hidden * np.asarray(shapes.experts_per_token) / layouts.tp
-    ranks = np.asarray(layouts.tp) * layouts.ep
-    inside = ranks <= domain_devices(machines)
-    share = np.asarray(machines.network_bytes_per_s) / machines.devices_per_node
-    bandwidth = np.where(inside, machines.intra_bytes_per_s, share)
+    parameters, software = case.parameters, case.software
+    inside, across = expert_copies(case)
+    volume = (
+        2 * case.tokens * shapes.hidden / layouts.tp * activation_width(case.machines.precision)
+    )
+    joined = np.minimum(expert_group(layouts), domain_devices(case.machines))
+    network = domain_network_bytes_per_s(case.machines) / joined
     passed = passed_layers_share(shapes, layouts)
     times = 2 + passed * (2 + 2 * (np.asarray(layouts.recompute) == 2))
-    sent = times * (ep - 1) / ep * volume * busiest_rank(shapes, layouts) * shapes.routed_share
-    return np.asarray(sent / (parameters.tp_efficiency * bandwidth))
+    # Both links carry at once: what comes by the network goes on inside as it arrives.
+    slower = np.maximum(inside / case.machines.intra_bytes_per_s, across / network)
+    sent = times * volume * slower * case.busiest * shapes.routed_share
+    # Two micro-batches side by side, one of which exchanges while the other computes: where
+    # stages interleave (Megatron Core's ``overlap_moe_expert_parallel_comm``).
+    hides = np.asarray(software.overlaps_ep, bool) & (np.asarray(layouts.virtual_stages) > 1)
+    exposed = np.where(hides, parameters.tp_exposed, 1.0)
+    return np.asarray(exposed * sent / parameters.ep_efficiency)
+
+
+def expert_copies(case: LayoutCase) -> tuple[Floats, Floats]:
+    """Return how often a token is sent inside a node, and to other nodes, of the mean token.
+
+    Every expert that it meets is anywhere in the group. Sent for each expert, ``k`` copies less
+    those that stay. Sent once for each node that has any of them (DeepEP, HybridEP), and from
+    there once to each rank that does: of ``n`` equal parts, ``n (1 - (1 - 1/n)^k)`` have any.
+    A node is what one link joins: a rack of 72 where there are such.
+    """
+    k, ep = np.asarray(case.shapes.experts_per_token, float), np.asarray(case.layouts.ep, float)
+    nodes = np.maximum(expert_group(case.layouts) / domain_devices(case.machines), 1.0)
+    local = 1 - 1 / np.maximum(ep / nodes, 1.0)
+    near, far = k / nodes * local, k * (nodes - 1) / nodes
+    once_near = ep * (1 - (1 - 1 / ep) ** k) * local
+    once_far = (nodes - 1) * (1 - (1 - 1 / nodes) ** k)
+    is_once = np.asarray(case.software.sends_once, bool)
+    return np.where(is_once, once_near, near), np.where(is_once, once_far, far)

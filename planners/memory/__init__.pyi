@@ -20,6 +20,8 @@ from .transformers import StageAsked as StageAsked
 from .transformers import Term as Term
 from .transformers import accumulates_whole as accumulates_whole
 from .transformers import deviation_bytes as deviation_bytes
+from .transformers import expert_copies as expert_copies
+from .transformers import expert_parameters as expert_parameters
 from .transformers import host_bytes as host_bytes
 from .transformers import is_megatron_core as is_megatron_core
 from .transformers import kept_bytes as kept_bytes

@@ -42,7 +42,9 @@ from advisor.planners.core import (
     Machines,
     Shapes,
     Software,
+    expert_group,
     held_parameters,
+    layer_expert_parameters,
     layer_parameters,
     met_columns,
     partial_share,
@@ -308,11 +310,14 @@ def _elementwise_bytes(shapes: Shapes, layouts: Layouts, software: Software) -> 
 def in_flight(layouts: Layouts) -> Floats:
     """Return micro-batches whose activations the first stage holds.
 
-    GPipe m, 1F1B min(p, m), interleaved 1F1B times 1 + (p-1)/(p v).
+    GPipe m, 1F1B min(p, m), interleaved 1F1B times 1 + (p-1)/(p v), zero bubble in a V as 1F1B,
+    DualPipe half a stage more (Qi et al., 2024, table 1; DeepSeek-V3, 2024, table 2).
     """
     p, m = np.asarray(layouts.pp, float), np.asarray(layouts.accumulation_steps, float)
     v = np.asarray(layouts.virtual_stages, float)
     ahead = np.where(v > 1, 1 + (p - 1) / (p * v), 1.0)
+    backward = np.asarray(layouts.backward)
+    ahead = np.where(backward > 0, np.where(backward == 2, 1 + 1 / (2 * p), 1.0), ahead)
     one_f_one_b = np.minimum(p * ahead, m)
     return np.asarray(np.where(np.asarray(layouts.holds_all), np.where(p > 1, m, 1), one_f_one_b))
 
@@ -326,10 +331,9 @@ def state_terms(
     ``layers``, ``embeddings``: layers of the stage, and its embedding or head matrices.
     """
     held = held_parameters(shapes, layouts, layers=layers, tables=embeddings)
-    routed = _expert_parameters(shapes, layouts, layers=layers)
+    routed = expert_parameters(shapes, layouts, layers=layers)
     d = shard_ranks(layouts)
-    # The ranks of an expert-parallel group hold different experts: copies are d / ep of them.
-    copies = np.maximum(d / np.asarray(layouts.ep, float), 1.0)
+    copies = expert_copies(layouts, d)
     dense = parameter_state(layouts, software, shapes, d)
     expert = dense if np.all(np.asarray(shapes.experts) == 1) else (
         parameter_state(layouts, software, shapes, copies)
@@ -384,18 +388,22 @@ def parameter_state(
 
 def _largest_unit(shapes: Shapes, layouts: Layouts) -> Floats:
     """Return the parameters of a device's largest layer or table."""
-    attention, ffn = layer_parameters(shapes)
-    layer = attention + ffn * np.asarray(shapes.experts) / layouts.ep
-    table = np.asarray(shapes.vocabulary, float) * shapes.hidden
-    return np.asarray(np.maximum(layer, table) / np.asarray(layouts.tp, float))
+    attention, _ = layer_parameters(shapes)
+    tp = np.asarray(layouts.tp, float)
+    layer = attention / tp + layer_expert_parameters(shapes, layouts)
+    table = np.asarray(shapes.vocabulary, float) * shapes.hidden / tp
+    return np.asarray(np.maximum(layer, table))
 
 
-def _expert_parameters(shapes: Shapes, layouts: Layouts, *, layers: Floats) -> Floats:
+def expert_parameters(shapes: Shapes, layouts: Layouts, *, layers: Floats) -> Floats:
     """Return the parameters of a device's experts; 0 of a model with one block a layer."""
-    _, ffn = layer_parameters(shapes)
-    experts = np.asarray(shapes.experts, float)
-    routed = np.asarray(layers) * ffn * experts / layouts.ep / np.asarray(layouts.tp, float)
-    return np.where(experts > 1, routed, 0.0)
+    routed = np.asarray(layers) * layer_expert_parameters(shapes, layouts)
+    return np.where(np.asarray(shapes.experts) > 1, routed, 0.0)
+
+
+def expert_copies(layouts: Layouts, ranks: Floats) -> Floats:
+    """Return the ranks among ``ranks`` data-parallel ones, and their tp, that share an expert."""
+    return np.asarray(np.maximum(ranks * layouts.tp / expert_group(layouts), 1.0))
 
 
 def _travelling(
@@ -406,9 +414,11 @@ def _travelling(
     ZeRO-3 has two layers gathered at a time, as has a lone device that fetches its layers from
     the host.
     """
-    attention, ffn = layer_parameters(shapes)
-    one_layer = attention + ffn * np.asarray(shapes.experts) / layouts.ep
-    layer = np.minimum(constants.gathered_layers * one_layer / np.asarray(layouts.tp, float), held)
+    attention, _ = layer_parameters(shapes)
+    one_layer = attention / np.asarray(layouts.tp, float) + layer_expert_parameters(
+        shapes, layouts
+    )
+    layer = np.minimum(constants.gathered_layers * one_layer, held)
     pp, d = np.asarray(layouts.pp), shard_ranks(layouts)
     whole = np.where((pp > 1) | (np.asarray(software.gathers_whole) > 0), held, layer)
     is_lone = (np.asarray(layouts.offloads_parameters) > 0) & (pp == 1)

@@ -32,7 +32,8 @@ from advisor.planners.core import (
     Transformer,
     UnitTimes,
     activation_width,
-    busiest_rank,
+    expert_group,
+    expert_tensor_ranks,
     held_parameters,
     layer_parameters,
     met_columns,
@@ -64,7 +65,8 @@ class BlockTimes:
 
     ``streamed_s`` is what both passes wait for memory with no product beside: elementwise
     operators, scaled sums of adapters, quantised weights written out; ``launch_s`` is the host's
-    time to start a block's kernels.
+    time to start a block's kernels; ``weights_s`` the part of backward that no other block waits
+    for: gradients of weights.
     """
 
     streamed_s: Floats
@@ -73,6 +75,7 @@ class BlockTimes:
     recompute_s: Floats
     launch_s: Floats
     head_s: Floats
+    weights_s: Floats
 
     @property
     def computed_s(self) -> Floats:
@@ -142,12 +145,9 @@ def products_s(case: LayoutCase) -> Floats:
     attention, ffn = layer_parameters(shapes)
     tp, h = np.asarray(layouts.tp), np.asarray(shapes.hidden)
     tokens = case.tokens
-    # Of each expert on a rank, which computes the tokens of all ranks that it is shared with.
-    rows = tokens * shapes.experts_per_token * np.asarray(layouts.ep) / shapes.experts
     q, k = query_columns(shapes), shapes.experts_per_token
-    of_experts = ffn * np.asarray(shapes.experts_per_token) * busiest_rank(shapes, layouts)
     met = attention * (1 + parameters.saturation_tokens / tokens)
-    met = met + of_experts * (1 + parameters.saturation_tokens / rows)
+    of_experts = ffn * np.asarray(k) * case.busiest * _of_experts(case)
     slow = 1 + parameters.saturation_tp * tp / h
     # Casts and scales cost a product's edges, so that low precision gains more from wide ones.
     narrow = pick((0.0, parameters.low_width, parameters.low_width, 0.0), machines.precision)
@@ -165,7 +165,26 @@ def products_s(case: LayoutCase) -> Floats:
     inputs = tokens * (h + q + h * k + met_columns(shapes, per_token=k)) / tp
     bytes_ = activation_width(machines.precision) * traffic + cast * (inputs + resident)
     memory = case.stream_bytes_per_s
+    met = met + of_experts
     return np.asarray(2 * tokens * met / tp / product_rate(case) * slow + bytes_ / memory)
+
+
+def _of_experts(case: LayoutCase) -> Floats:
+    """Return what the products of a layer's experts lose, over large products of the layer.
+
+    A rank's kernel computes all its experts' products: each over the tokens that meet the expert
+    from all ranks that it serves, as wide as the rank's share of the expert. A layer with one
+    block loses only by its tokens.
+    """
+    shapes, layouts, parameters = case.shapes, case.layouts, case.parameters
+    etp = expert_tensor_ranks(layouts)
+    met = case.tokens * shapes.experts_per_token * (etp / layouts.tp) * np.asarray(layouts.ep)
+    few = 1 + parameters.saturation_tokens * np.asarray(shapes.experts) / met
+    low = pick((0.0, parameters.low_width, parameters.low_width, 0.0), case.machines.precision)
+    width = np.asarray(shapes.ffn, float) / etp
+    grouped = (1 + parameters.expert_width / width) * (1 + low / width)
+    is_mixture = np.asarray(shapes.experts) > 1
+    return few * np.where(is_mixture, grouped / parameters.grouped_efficiency, 1.0)
 
 
 def _quantised(case: LayoutCase) -> Floats:
@@ -248,9 +267,7 @@ def elementwise_s(case: LayoutCase) -> Floats:
     )
     ranks = np.where(np.asarray(layouts.is_sequence_parallel), layouts.tp, 1)
     wide = pick(by_fusion, software.fusion) * shapes.hidden / ranks
-    inner = met_columns(
-        shapes, per_token=shapes.experts_per_token, busiest=busiest_rank(shapes, layouts)
-    )
+    inner = met_columns(shapes, per_token=shapes.experts_per_token, busiest=case.busiest)
     inner = parameters.activation_bytes * inner * (np.asarray(shapes.matrices) - 1) / layouts.tp
     moved = wide + inner + permuted_bytes(case) / ranks
     memory = case.stream_bytes_per_s
@@ -265,9 +282,10 @@ def permuted_bytes(case: LayoutCase) -> Floats:
     their own experts, and the reverse.
     """
     shapes, k = case.shapes, np.asarray(case.shapes.experts_per_token, float)
-    again = np.where(np.asarray(case.layouts.ep) > 1, 4 * k, 0.0)
+    again = np.where(expert_group(case.layouts) > case.layouts.tp, 4 * k, 0.0)
     moved = 2 * np.asarray(shapes.hidden, float) * (2 * (1 + k) + again)
-    return np.where(np.asarray(shapes.experts) > 1, moved * shapes.routed_share, 0.0)
+    moved = moved * shapes.routed_share * case.parameters.permuted
+    return np.where(np.asarray(shapes.experts) > 1, moved, 0.0)
 
 
 def adapters_s(case: LayoutCase) -> tuple[Floats, Floats]:
@@ -347,6 +365,7 @@ def _shaped(case: LayoutCase) -> BlockTimes:
         recompute_s=again,
         launch_s=_launch_s(case),
         head_s=_head_s(case),
+        weights_s=passed * (of_products - 1.0) * products,
     )
 
 
@@ -374,6 +393,7 @@ def _tabulated(case: LayoutCase, table: UnitTimes) -> BlockTimes:
         recompute_s=again,
         launch_s=nothing,
         head_s=nothing,
+        weights_s=backward / 2,
     )
 
 
@@ -385,7 +405,9 @@ def _launch_s(case: LayoutCase) -> Floats:
     is_trainer = np.asarray(software.is_trainer) > 0
     light = np.where(is_trainer, parameters.launch_eager_s, parameters.launch_light_s)
     per_pass = np.where(np.asarray(software.is_launch_heavy), heavy, light)
-    return np.asarray(passes * per_pass)
+    is_mixture = np.asarray(case.shapes.experts) > 1
+    routed = np.where(is_mixture, parameters.launch_expert_s * case.shapes.routed_share, 0.0)
+    return np.asarray(passes * (per_pass + routed))
 
 
 def _head_s(case: LayoutCase) -> Floats:

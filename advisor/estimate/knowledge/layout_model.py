@@ -52,6 +52,7 @@ _ENOUGH_TABLES: Final = 3
 # How much of its software, and whether the layout, a question says.
 Asked = Literal[
     "told the stack", "plain", "told the stack, layout open", "plain, layout open",
+    "told the stack, mixture", "plain, mixture",
 ]  # fmt: skip
 
 
@@ -101,7 +102,7 @@ class LayoutModel:
         """
         from advisor.planners.layouts import logarithms
 
-        tables = {e.table for e in self.errors}
+        tables = {e.table for e in (*self.errors, *self.asked.get("plain, mixture", ()))}
         fits = np.array([logarithms(p) for name, p in self.folds.items() if name in tables])
         n = len(fits)
         return np.asarray(np.sqrt((n - 1) / n * np.sum((fits - fits.mean(axis=0)) ** 2, axis=0)))

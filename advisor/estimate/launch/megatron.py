@@ -175,6 +175,7 @@ def _parallel_arguments(
     found = _where(
         (layout.cp > 1, f"--context-parallel-size {layout.cp}"),
         (layout.ep > 1, f"--expert-model-parallel-size {layout.ep}"),
+        (layout.etp, f"--expert-tensor-parallel-size {layout.etp}"),
         (layout.is_sequence_parallel, "--sequence-parallel"),
     )
     if layout.virtual_stages > 1:

@@ -11,7 +11,8 @@ from advisor.estimate.launch.launcher import torchrun
 from advisor.planners.core import Layout, Precision, TrainingSetup, Transformer
 
 _SCHEDULES: Final[dict[str, str]] = {
-    "1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "Interleaved1F1B",
+    "1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "Interleaved1F1B", "zb": "ZBVZeroBubble",
+    "dualpipe": "DualPipeV",
 }  # fmt: skip
 
 
@@ -28,7 +29,8 @@ def torchtitan_line(
     words = [
         torchrun(nodes, per_node),
         "-m torchtitan.train --module ${TITAN_MODULE:?} --config ${TITAN_CONFIG:?}",
-        *_degrees(layout), *_batch(layout), f"--training.seq_len {transformer.sequence}",
+        *_degrees(layout), *_batch(layout, transformer.layers),
+        f"--training.seq_len {transformer.sequence}",
     ]  # fmt: skip
     if precision in ("fp32", "tf32"):
         words.append("--training.mixed_precision_param float32")
@@ -110,6 +112,7 @@ def _degrees(layout: Layout) -> list[str]:
         "context_parallel": layout.cp,
         "pipeline_parallel": layout.pp,
         "expert_parallel": layout.ep,
+        "expert_tensor_parallel": (layout.etp or layout.tp) if layout.ep > 1 else 1,
     }
     # What is left over is sharded unless its degree is said.
     return [
@@ -119,7 +122,7 @@ def _degrees(layout: Layout) -> list[str]:
     ]
 
 
-def _batch(layout: Layout) -> list[str]:
+def _batch(layout: Layout, layers: int) -> list[str]:
     """Return the batch: a pipeline divides a rank's into micro-batches, others accumulate."""
     passes = layout.accumulation_steps if layout.pp > 1 else 1
     found = [
@@ -129,4 +132,7 @@ def _batch(layout: Layout) -> list[str]:
     if layout.pp > 1:
         found.append(f"--parallelism.pipeline_parallel_microbatch_size {layout.micro_batch}")
         found.append(f"--parallelism.pipeline_parallel_schedule {_SCHEDULES[layout.schedule]}")
+    if layout.virtual_stages > 1:
+        each = -(-layers // (layout.pp * layout.virtual_stages))
+        found.append(f"--parallelism.pipeline_parallel_layers_per_stage {each}")
     return found

@@ -25,6 +25,7 @@ _CALLED: Final = {
     "tp": "tensor-parallel degree", "pp": "number of stages", "cp": "context-parallel degree",
     "ep": "expert-parallel degree", "zero_stages": "ZeRO stage", "recomputes": "recomputation",
     "micro_batch": "micro-batch", "accumulation_steps": "number of micro-batches",
+    "chunks": "number of chunks",
 }  # fmt: skip
 # Degrees of a way in which every rank holds the whole model.
 ALONE: Final[dict[str, Collection[object]]] = dict.fromkeys(("tp", "pp", "cp", "ep"), (1,))
@@ -65,7 +66,7 @@ class OnGroups:
                 "type",
                 exit_code=3,
             )
-        for name, able in only.items():
+        for name, able in {"schedule": ("1f1b",), "chunks": (1,), **only}.items():
             asked = getattr(space, name)
             wanted = asked if isinstance(asked, tuple) else (asked,)
             least = getattr(space, f"min_{name}", 1)

@@ -33,6 +33,7 @@ from advisor.estimate.time_columns import CODE, WAITS, TimeColumns, shares_of, w
 from advisor.estimate.ways.data_parallel import kept_free_bytes
 from advisor.machines import host_room_bytes
 from advisor.planners.core import (
+    BACKWARDS,
     STACKS,
     Device,
     Layout,
@@ -169,10 +170,25 @@ def _split_by(space: SearchSpace, degrees: Sequence[str]) -> SearchSpace:
 
 
 def check_stack(space: SearchSpace, setup: TrainingSetup) -> None:
-    """Refuse a degree, or a word for memory, that the stack which its user named does not have.
+    """Refuse what the stack does not have: a schedule, or of a named one a degree or a word.
 
     Raises UsageError naming the option and the stacks that have it.
     """
+    asked = space.schedule or ("interleaved" if (space.chunks or 1) > 1 else None)
+    # What nobody named runs as Megatron's pipelines do.
+    facts = STACKS[setup.stack or "megatron-core"]
+    if asked not in (None, "1f1b", *facts.able_schedules):
+        able = ", ".join(name for name, one in STACKS.items() if asked in one.able_schedules)
+        word = f"--stack {setup.stack}" if setup.named_stack else "software that nobody names"
+        flag = f"--schedule {asked}" if space.schedule else f"--chunks {space.chunks}"
+        raise UsageError(
+            f"{word} has no {flag}", hint=f"leave it out, or name a stack that has it: {able}"
+        )
+    if asked in BACKWARDS and setup.kernels == "compiled":
+        raise UsageError(
+            f"--schedule {asked} computes gradients of weights apart, which compiled models cannot",
+            hint="add --kernels eager",
+        )
     if setup.named_stack is None:
         return
     degrees = STACKS[setup.named_stack].degrees
@@ -231,8 +247,7 @@ def _defaults(space: SearchSpace, facts: StackFacts) -> dict[str, Any]:
     for name in ("zero_stages", "recomputes"):
         if getattr(space, name) == getattr(open_space, name):
             found[name] = getattr(facts, name)
-    schedules = tuple(s for s in space.schedules if s in facts.schedules)
-    return found | ({"schedules": schedules} if schedules else {})
+    return found | {"schedules": facts.schedules}
 
 
 def on_machine(case: StepCase, row: int) -> OnMachine:
@@ -297,10 +312,12 @@ def _law_on(case: StepCase, device: Device) -> OnDevice:
     if known is not None:
         # Of a card whose rate nobody measured the shapes tell no more than the operators do
         # (``validate described``: on layers they err by a quarter, the operators by a fifth).
-        of_law = _law_log_sd(case, known.kernels, "told the stack")
+        is_mixture = work.transformer is not None and work.transformer.experts > 1
+        told: Asked = "told the stack, mixture" if is_mixture else "told the stack"
+        of_law = _law_log_sd(case, known.kernels, told)
         open_sd = _law_log_sd(case, known.kernels, "told the stack, layout open")
         if work.setup.named_stack is None:
-            unnamed = _law_log_sd(case, known.kernels, "plain")
+            unnamed = _law_log_sd(case, known.kernels, "plain, mixture" if is_mixture else "plain")
             open_sd = _law_log_sd(case, known.kernels, "plain, layout open")
         bare_sd = np.maximum(bare_sd, of_law)
     factor, log_sd = case.anchors.calibration(

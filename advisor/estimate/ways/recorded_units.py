@@ -370,7 +370,7 @@ def host_bytes_per_s(device: Device, accelerators: Mapping[str, Accelerator]) ->
     return _HOST_BYTES_PER_S if row is None else row.laid_out().host_bytes_per_s
 
 
-_OF_SHAPES: Final = ("cp", "ep")
+_OF_SHAPES: Final = ("cp", "ep", "etp")
 
 
 # What ``planners.layouts.unit_search`` moves of a recorded step; gradients go with the optimizer.
@@ -409,6 +409,12 @@ def check_space(job: Job, space: SearchSpace) -> None:
         raise UsageError(
             f"--offload {','.join(space.moves)} is not for {what}",
             hint="--offload optimizer, optimizer,parameters or activations",
+        )
+    if space.schedule not in (None, "1f1b") or (space.chunks or 1) > 1:
+        asked = f"--schedule {space.schedule}" if space.schedule else f"--chunks {space.chunks}"
+        raise UsageError(
+            f"{asked} is not for {what}: its stages run 1F1B, one chunk each",
+            hint="describe the transformer (--model config.json), or leave it out",
         )
     if space.recomputes == ("selective",):
         raise UsageError(
