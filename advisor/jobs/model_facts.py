@@ -17,7 +17,17 @@ from advisor.ask import SetupRequest
 from advisor.collectors.format import Columns, rows_of
 from advisor.errors import UsageError
 from advisor.jobs.job import Job
-from advisor.planners.core import DEFAULT_SETUP, HOUR_S, STACKS, Device, Stack, TrainingSetup, Work
+from advisor.planners.core import (
+    DEFAULT_SETUP,
+    HOUR_S,
+    STACKS,
+    Device,
+    Stack,
+    TrainingSetup,
+    Work,
+    read_stack,
+    stack_facts,
+)
 from advisor.planners.step import (
     TransformerBlocks,
     model_flop_per_token,
@@ -123,11 +133,17 @@ def with_setup(job: Job, request: SetupRequest) -> Job:
 
 
 def restacked(setup: TrainingSetup, given: Mapping[str, Any]) -> TrainingSetup:
-    """Return a setup with what is given, and the rest as a stack named there has it."""
-    stack = given.get("stack")
-    defaults = {} if stack is None else STACKS[stack].setup
+    """Return a setup with what is given, and the rest as a stack named there has it.
+
+    Raises PlanningError if the stack is named in a release that is not known.
+    """
+    defaults: Mapping[str, Any] = {}
+    name = {}
+    if (typed := given.get("stack")) is not None:
+        stack, release = read_stack(typed)
+        defaults, name = stack_facts(stack, release).setup, {"stack": stack, "release": release}
     said = tuple(sorted({*setup.said, *given}))
-    return replace(setup, **{**defaults, **given, "said": said})
+    return replace(setup, **{**defaults, **given, **name, "said": said})
 
 
 def as_commonly_run(work: Work, stack: Stack) -> Work:
@@ -239,12 +255,13 @@ def setup_words(work: Work) -> str:
         said.append("gradients reduced after the backward pass")
     if setup.named_stack is None:
         return ", ".join(said)
-    facts = STACKS[setup.named_stack]
+    facts = setup.facts
+    assert facts is not None
     if not facts.degrees:
         said.append("every rank computes the whole model")
     if facts.always_shards:
         said.append("state sharded over the ranks")
-    return f"as {setup.named_stack} runs it: {', '.join(said)}"
+    return f"as {setup.named_stack} {setup.release}".rstrip() + f" runs it: {', '.join(said)}"
 
 
 def _has_attention(work: Work) -> bool:

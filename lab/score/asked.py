@@ -36,10 +36,11 @@ from advisor.planners.core.layout_case import LayoutParameters
 from advisor.planners.core.nouns import Device
 from advisor.planners.core.setup import (
     DEFAULT_SETUP,
-    STACKS,
     Precision,
     TrainingSetup,
     Transformer,
+    read_stack,
+    stack_facts,
 )
 from advisor.planners.layouts.frameworks import layout_columns
 from advisor.planners.layouts.problem import LayoutProblem, SearchSpace
@@ -420,10 +421,10 @@ def typed_row(rows: LayoutRows, row: int, *, how: Asked) -> Typed:
         setup["stack"] = str(rows.stack[row])
         if one_row(rows.software, row).optimizer_state_bytes < _MASTER_AND_MOMENTS:
             setup["weights"] = "bf16"
-        kernels = STACKS[rows.stack[row]].setup.get("kernels")
+        kernels = stack_facts(*read_stack(setup["stack"])).setup.get("kernels")
         if kernels == "compiled" and FUSIONS[one_row(rows.software, row).fusion] == "eager":
             setup["kernels"] = "eager"
-        if one_row(rows.software, row).overlaps_tp and setup["stack"] == "torchtitan":
+        if one_row(rows.software, row).overlaps_tp and setup["stack"].startswith("torchtitan"):
             setup["overlaps_tensor"] = True  # off unless its user asks for it
     elif rows.is_tuned[row]:
         setup["stack"] = "trainer"  # --finetune

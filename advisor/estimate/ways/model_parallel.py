@@ -31,13 +31,16 @@ from advisor.estimate.knowledge.layout_model import (
 )
 from advisor.estimate.time_columns import CODE, WAITS, TimeColumns, shares_of, way_code
 from advisor.estimate.ways.data_parallel import kept_free_bytes
+from advisor.jobs import restacked
 from advisor.machines import host_room_bytes
 from advisor.planners.core import (
+    RELEASES,
     STACKS,
     Device,
     Layout,
     Layouts,
     Machines,
+    Software,
     StackFacts,
     TrainingSetup,
     UnitTimes,
@@ -147,9 +150,8 @@ def stack_spaces(space: SearchSpace, setup: TrainingSetup) -> tuple[SearchSpace,
     First what the setup's stack does of what nobody asked for otherwise; then all that it can.
     Of a stack that nobody named: then all, for what it does not do another one may.
     """
-    if setup.stack is None:
+    if (facts := setup.facts) is None:
         return (space,)
-    facts = STACKS[setup.stack]
     usual = replace(space, **_defaults(space, facts))
     if setup.is_stack_assumed:
         return usual, space
@@ -171,9 +173,9 @@ def check_stack(space: SearchSpace, setup: TrainingSetup) -> None:
 
     Raises UsageError naming the option and the stacks that have it.
     """
-    if setup.named_stack is None:
+    if setup.named_stack is None or (facts := setup.facts) is None:
         return
-    degrees = STACKS[setup.named_stack].degrees
+    degrees = facts.degrees
     for name in _DEGREES:
         if (getattr(space, name) or 1) > 1 and name not in degrees:
             why = "" if degrees else ": every rank computes the whole model"
@@ -235,7 +237,7 @@ def _on_any(case: StepCase, machines: Machines) -> LayoutProblem:
         trained_share=trained_share(work),
         passed_share=passed_share(work),
         # The stack recomputes or offloads some layers only, where nobody says which.
-        parts_layers=is_open and setup.stack is not None and STACKS[setup.stack].parts_layers,
+        parts_layers=is_open and setup.facts is not None and setup.facts.parts_layers,
         admits=partial(
             is_runnable,
             shapes=shapes_of(work.transformer),
@@ -375,10 +377,38 @@ def layout_log_sd(
     of_links = float(shares["network"][0] * case.constants.scaling.log_sd_communication)
     if on.is_rdma and on.problem.block_table is None:
         of_links = 0.0
-    published = math.hypot(of_layout, of_links, of_weights)
+    published = math.hypot(of_layout, of_links, of_weights, _release_log_sd(case, on, layout))
     if case.own is None:
         return published
     return case.own.log_sd(on.problem, layout_columns(layout), device, published)
+
+
+def _release_log_sd(case: StepCase, on: OnMachine, layout: Layout) -> float:
+    """Return the deviation of ln(step) by a stack's release, where its user names none.
+
+    An interval of 90 % holds what the farthest of them takes in that layout.
+    """
+    setup, problem = case.work.setup, on.problem
+    if setup.named_stack is None or setup.release or problem.block_table is not None:
+        return 0.0
+    columns, others = layout_columns(layout), case.once(("releases",), lambda: _releases(case))
+    step_s = [
+        float(replace(problem, software=one).times(columns).step_s)
+        for one in (problem.software, *others)
+    ]
+    return max(abs(math.log(one / step_s[0])) for one in step_s) / REACH_90
+
+
+def _releases(case: StepCase) -> list[Software]:
+    """Return what the releases of a named stack do otherwise than it does today."""
+    work, setup = case.work, case.work.setup
+    said = {name: getattr(setup, name) for name in setup.said}
+    released = {
+        software_of(replace(work, setup=restacked(setup, {**said, "stack": f"{stack}@{name}"})))
+        for stack in RELEASES.keys() & {setup.named_stack}
+        for name, _, _ in RELEASES[stack]
+    }
+    return sorted(released - {software_of(work)}, key=repr)
 
 
 def network_slope(problem: LayoutProblem, layout: Layout) -> float:
