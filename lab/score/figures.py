@@ -45,7 +45,6 @@ QUESTIONS: Final = {
     "mixed": "a transformer's step over unlike machines, its table left out",
     "pipeline": "a transformer on more than 16 GPUs after own runs on fewer, 10 Gb/s between them",
     "finetune": "a fine-tuning step, asked as a user asks",
-    "stacks": "a step by PyTorch-native software of a release, its source left out",
     "blackwell": "a transformer's step on Blackwell, its table left out",
     "oom": "memory of a layout, its source table left out",
     "colocation": "what two jobs keep of their rates on one GPU, the pair left out",
