@@ -362,15 +362,14 @@ def _column(name: str, value: ArrayLike, *, is_positive: bool = False) -> Column
 # ====================  =========  ================================================================
 #
 # Runs of other people on the same chips say what they keep up, however steps are estimated. Where
-# a described step would take longer at that usual rate, u times as long, the estimate is drawn
-# towards it, in logarithms, and its own error counts so much less::
+# a described step would take another time at that usual rate, u times as long, the estimate is
+# drawn towards it, in logarithms, and its own error counts so much less::
 #
-#     ln F = growth x + per_year y + h min(x, 1) max(ln u, 0)
-#     sd^2 = (1 - h min(x, 1))^2 sd(ln step)^2 + s^2 min(x, 1)     where u > 1
+#     ln F = max(growth x + per_year y + h min(x, 1) ln u, 0)
+#     sd^2 = (1 - h min(x, 1))^2 sd(ln step)^2 + s^2 min(x, 1)
 #
 # (shrinkage towards the mean of like cases: B. Efron, C. Morris, "Stein's Paradox in Statistics",
-# 1977.) What takes longer than usual has its reasons in the estimate: a slow network, a small
-# batch. No whole run is shorter than its steps.
+# 1977.) No whole run is shorter than its steps.
 #
 # A run much smaller than a machine-day is left as it is: F tends to 1 and its spread to 0. The
 # constants are fitted on published runs (``trained_models/campaign``); no paper states the law.
@@ -419,7 +418,8 @@ class CampaignLaw:
         """
         years = np.maximum(np.asarray(software_years, float), 0.0)
         own = self.growth * efolds(device_h) + self.per_year * years
-        return np.asarray(own + self._drawn(device_h, log_usual) * np.nan_to_num(log_usual))
+        drawn = self._drawn(device_h, log_usual) * np.nan_to_num(log_usual)
+        return np.asarray(np.maximum(own + drawn, 0.0))
 
     def log_sd(
         self, device_h: ArrayLike, *, is_measured: bool = False, step_log_sd: ArrayLike = 0.0,
@@ -433,7 +433,7 @@ class CampaignLaw:
 
     def _drawn(self, device_h: ArrayLike, log_usual: ArrayLike) -> Column:
         share = self.history * np.minimum(efolds(device_h), 1.0)
-        return np.where(np.nan_to_num(log_usual) > 0, share, 0.0)
+        return np.where(np.isfinite(log_usual), share, 0.0)
 
 
 # The steps and what completion counts, nothing else.
