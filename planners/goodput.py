@@ -25,7 +25,8 @@ table 5 (failure rate); StepFun's fault trace (InfiniteHBD-Trace, repair time).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 import numpy as np
@@ -356,7 +357,19 @@ def _column(name: str, value: ArrayLike, *, is_positive: bool = False) -> Column
 # ``MACHINE_DAY_H``     G0         eight devices for a day. [h]
 # ``efolds``            x          size of the run.
 # ``software_years``    y          how much older its software is.
+# ``history``           h          share of the usual rate.
+# ``log_usual``         ln u       how much longer the steps take at the usual rate.
 # ====================  =========  ================================================================
+#
+# Runs of other people on the same chips say what they keep up, however steps are estimated. Where
+# a described step would take another time at that usual rate, u times as long, the estimate is
+# drawn towards it, in logarithms, and its own error counts so much less::
+#
+#     ln F = max(growth x + per_year y + h min(x, 1) ln u, 0)
+#     sd^2 = (1 - h min(x, 1))^2 sd(ln step)^2 + s^2 min(x, 1)
+#
+# (shrinkage towards the mean of like cases: B. Efron, C. Morris, "Stein's Paradox in Statistics",
+# 1977.) No whole run is shorter than its steps.
 #
 # A run much smaller than a machine-day is left as it is: F tends to 1 and its spread to 0. The
 # constants are fitted on published runs (``trained_models/campaign``); no paper states the law.
@@ -379,16 +392,23 @@ class CampaignLaw:
     # standard deviation of ln F from one e-fold on, of a step that was described
     sd: float
     sd_measured: float = 0.0  # the same of a step that was measured
+    history: float = 0.0
+    # by architecture, "" for all others: mean of ln(hours of steps over those at the 16-bit peak)
+    usual: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for value in (
-            self.growth, self.per_year, self.sd, self.sd_measured
+            self.growth, self.per_year, self.sd, self.sd_measured, self.history
         ):  # fmt: skip
             if not (value >= 0 and math.isfinite(value)):
                 raise ValueError(f"a constant of the whole-run law must not be negative: {self}")
 
-    def log_factor(self, device_h: ArrayLike, software_years: ArrayLike = 0.0) -> Column:
+    def log_factor(
+        self, device_h: ArrayLike, software_years: ArrayLike = 0.0, log_usual: ArrayLike = np.nan
+    ) -> Column:
         """Return ln F of runs of so many device-hours, shape as broadcast.
+
+        ``log_usual``: nan where nobody knows what is usual.
 
         Examples
         --------
@@ -397,12 +417,23 @@ class CampaignLaw:
         [0.0, 0.257]
         """
         years = np.maximum(np.asarray(software_years, float), 0.0)
-        return np.asarray(self.growth * efolds(device_h) + self.per_year * years)
+        own = self.growth * efolds(device_h) + self.per_year * years
+        drawn = self._drawn(device_h, log_usual) * np.nan_to_num(log_usual)
+        return np.asarray(np.maximum(own + drawn, 0.0))
 
-    def log_sd(self, device_h: ArrayLike, *, is_measured: bool = False) -> Column:
-        """Return the standard deviation of ln F, shape of ``device_h``."""
+    def log_sd(
+        self, device_h: ArrayLike, *, is_measured: bool = False, step_log_sd: ArrayLike = 0.0,
+        log_usual: ArrayLike = np.nan,
+    ) -> Column:  # fmt: skip
+        """Return the standard deviation of ln(hours), shape as broadcast."""
         spread = self.sd_measured if is_measured else self.sd
-        return np.asarray(spread * np.sqrt(np.minimum(efolds(device_h), 1.0)))
+        of_run = spread * np.sqrt(np.minimum(efolds(device_h), 1.0))
+        kept = 1.0 - self._drawn(device_h, log_usual)
+        return np.asarray(np.hypot(kept * np.asarray(step_log_sd), of_run))
+
+    def _drawn(self, device_h: ArrayLike, log_usual: ArrayLike) -> Column:
+        share = self.history * np.minimum(efolds(device_h), 1.0)
+        return np.where(np.isfinite(log_usual), share, 0.0)
 
 
 # The steps and what completion counts, nothing else.

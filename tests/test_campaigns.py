@@ -63,6 +63,21 @@ def test_a_whole_run_is_never_shorter_than_its_steps_and_grows_with_its_size(
     assert LAW.log_sd(small, is_measured=True) <= LAW.log_sd(small)
 
 
+@given(sizes, st.floats(-2, 2), st.floats(0, 0.6), st.floats(0, 1))
+def test_what_is_usual_draws_a_run_and_never_makes_it_shorter_than_its_steps(
+    device_h: float, usual: float, step_log_sd: float, share: float
+) -> None:
+    law = replace(LAW, history=share, usual={"": 0.0})
+    factor, plain = law.log_factor(device_h, 0.0, usual), LAW.log_factor(device_h)
+    assert factor >= 0
+    assert (factor - plain) * usual >= 0
+    assert factor - plain <= max(share * usual, 0.0) + 1e-12
+    known = law.log_sd(device_h, step_log_sd=step_log_sd, log_usual=usual)
+    assert known <= LAW.log_sd(device_h, step_log_sd=step_log_sd) + 1e-12
+    # Nobody knows: nothing is drawn.
+    assert law.log_factor(device_h) == plain
+
+
 def test_a_laptop_job_is_no_campaign() -> None:
     law = shipped.campaign_law()
     assert law.growth > 0
@@ -212,6 +227,8 @@ def _made_up(rows: int, law: CampaignLaw, seed: int) -> CampaignColumns:
         is_whole_run=is_whole,
         step_log_sd=np.full(rows, 0.05),
         rate_h=np.full(rows, np.nan),
+        architecture=np.full(rows, "Ampere"),
+        needed_h=np.full(rows, np.nan),
     )
 
 

@@ -193,9 +193,8 @@ def test_spot_is_the_replays_times_the_whole_runs_factor_and_no_less_than_the_wo
     finish_s = np.maximum(replays.finish_s, least) * factor[:, None]
     billed_s = np.maximum(replays.billed_s, least) * factor[:, None]
     mean_s = np.maximum(replays.billed_mean_s, least[:, 0]) * factor
-    both = np.hypot(columns.log_sd, error)
-    assert done.finish_h * 3600 == pytest.approx(widened(finish_s, finish_s[:, 1], both, 0.9))
-    assert done.billed_h * 3600 == pytest.approx(widened(billed_s, mean_s, both, 0.9))
+    assert done.finish_h * 3600 == pytest.approx(widened(finish_s, finish_s[:, 1], error, 0.9))
+    assert done.billed_h * 3600 == pytest.approx(widened(billed_s, mean_s, error, 0.9))
     assert done.overhead_fraction == pytest.approx(finish_s[:, 1] / (work_s * factor) - 1)
     saves_h = work_s / done.checkpoint_interval_s * save_s / 3600
     assert np.all(hours(done)["checkpoints"] <= saves_h * (1 + 1e-9))

@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pytest
 
+from advisor.answer import Estimate
 from advisor.catalogue import Catalogue
 from advisor.errors import UsageError
+from advisor.estimate.knowledge.layout_model import load
 from advisor.estimate.plan import Plan
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.describe import described_job
 from advisor.jobs.model_facts import restacked, stack_notes
+from advisor.lab.fit.layout_rows import known_part
 from advisor.machines.cluster import parse_cluster
-from advisor.planners.core.setup import DEFAULT_SETUP, STACKS, Stack, Transformer
+from advisor.planners.core.arrays import Machines, Software, shapes_of
+from advisor.planners.core.errors import PlanningError
+from advisor.planners.core.layout_case import LayoutCase
+from advisor.planners.core.nouns import Layout
+from advisor.planners.core.setup import (
+    DEFAULT_SETUP,
+    RELEASES,
+    STACKS,
+    Precision,
+    Stack,
+    Transformer,
+    read_stack,
+)
+from advisor.planners.layouts.frameworks import layout_columns
 from advisor.planners.layouts.problem import SearchSpace
+from advisor.planners.layouts.time import step_times
 from advisor.planners.step.describe import transformer_work
 from advisor.rank.given import PlanQuestion, plan
 
@@ -122,3 +140,83 @@ def test_what_is_assumed_of_the_software_is_one_line(stack: Stack) -> None:
     assert stack in line
     assert f"{setup.kernels} kernels" in line
     assert "\n" not in line
+
+
+def asked(stack: str, transformer: Transformer = SMALL, precision: Precision = "bf16",
+          cluster: str = "1x8xH100-80GB") -> Estimate:  # fmt: skip
+    setup = restacked(DEFAULT_SETUP, {"stack": stack})
+    work = transformer_work(transformer, micro_batch=1, precision=precision, setup=setup)
+    question = PlanQuestion(
+        job=described_job(work, name="described", global_batch=64),
+        cluster=parse_cluster(cluster, predictor().catalogue),
+        predictor=predictor(),
+        space=SearchSpace(tp=1, pp=1, cp=1, ep=1, micro_batch=8, zero_stages=(0, 3)),
+    )
+    return plan(question).best.step_time_s
+
+
+@pytest.mark.parametrize("stack", ["torchtitan", "llm-foundry", "nemo"])
+def test_without_a_release_the_interval_holds_its_oldest_and_newest(stack: Stack) -> None:
+    bare = asked(stack)
+    (oldest, *_), *_, (newest, *_) = RELEASES[stack]
+    for release in (oldest, newest):
+        one = asked(f"{stack}@{release}")
+        assert bare.low <= one.value <= bare.high
+        assert one.high / one.low <= bare.high / bare.low * (1 + 1e-9)
+    # As today where none is said.
+    assert bare.value == asked(f"{stack}@{newest}").value
+
+
+@pytest.mark.parametrize("stack", RELEASES)
+def test_a_month_is_the_newest_release_of_then(stack: Stack) -> None:
+    days = [day for _, day, _ in RELEASES[stack]]
+    assert days == sorted(days)
+    for name, day, _ in RELEASES[stack]:
+        of_month = [one for one, then, _ in RELEASES[stack] if then[:7] == day[:7]]
+        assert read_stack(f"{stack}@{name}") == (stack, name)
+        assert read_stack(f"{stack}@{day[:7]}") == (stack, of_month[-1])
+    # Later than all that are known is the newest.
+    assert read_stack(f"{stack}@2099-12")[1] == RELEASES[stack][-1][0]
+
+
+@pytest.mark.parametrize("typed", ["torchtitan@9.9", "torchtitan@2001-01", "nemo@", "ddp@1.0"])
+def test_an_unknown_release_is_refused_with_the_known_ones(typed: str) -> None:
+    with pytest.raises(PlanningError, match="no release") as error:
+        restacked(DEFAULT_SETUP, {"stack": typed})
+    stack = typed.partition("@")[0]
+    known = [name for name, _, _ in RELEASES.get(cast("Stack", stack), ())]
+    assert all(name in error.value.hint for name in known or [f"--stack {stack}"])
+
+
+def test_megatron_of_2024_recomputes_as_megatron_core_and_that_of_2021_in_full() -> None:
+    old, new = (
+        restacked(DEFAULT_SETUP, {"stack": f"megatron-lm@{year}"}).facts
+        for year in ("2021-12", "2024-12")
+    )
+    assert old is not None
+    assert old.recomputes == ("full",)
+    assert new == STACKS["megatron-core"]
+
+
+@pytest.mark.parametrize("card", ["H100-SXM5-80GB", "B200-SXM-180GB", "MI300X"])
+def test_casts_of_their_own_never_make_low_precision_faster(card: str) -> None:
+    part = known_part(card)
+    assert part is not None
+    machines = Machines(
+        flop_per_s=part.flop_per_s, memory_bytes_per_s=part.memory_bytes_per_s,
+        memory_bytes=part.memory_bytes, intra_bytes_per_s=4e11, network_bytes_per_s=4e11,
+        devices_per_node=8, generation=part.kernels,
+    )  # fmt: skip
+
+    def step_s(precision: int, apart: int) -> float:
+        case = LayoutCase(
+            shapes=shapes_of(LLAMA_70B),
+            layouts=layout_columns(Layout(dp=8, micro_batch=1, zero_stage=3)),
+            machines=replace(machines, precision=precision),
+            software=Software(casts_apart=apart),
+            parameters=load().parameters,
+        )
+        return float(step_times(case).step_s)
+
+    assert step_s(1, 0) < step_s(1, 1) < step_s(0, 1)
+    assert step_s(0, 0) == step_s(0, 1)  # in 16 bits nothing is cast

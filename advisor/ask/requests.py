@@ -31,6 +31,7 @@ from advisor.ask.entries import (
     USD,
     VALIDATION,
     WAIT,
+    ValueKind,
     choice,
     option,
     whole,
@@ -58,6 +59,14 @@ STACK_NAMES: Final = (
     "nemo", "megatron-core", "megatron-lm", "megatron-deepspeed", "deepspeed", "torchtitan",
     "llm-foundry", "trainer", "trl", "unsloth", "torchtune", "fsdp", "ddp", "ddp-compiled",
 )  # fmt: skip
+
+
+def _stack(value: Any, name: str) -> str:
+    choice(*STACK_NAMES).read(str(value).partition("@")[0], name)
+    return str(value)
+
+
+STACK: Final = ValueKind(metavar="NAME", read=_stack)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -381,8 +390,9 @@ class SetupRequest:
 
     # fmt: off
     stack: str | None = option("Training software, which sets kernels, overlap, loss, gradients, "
-        f"sharding and recomputation: {', '.join(STACK_NAMES)} (default: the usual software for "
-        "such a job).", replace(choice(*STACK_NAMES), metavar="NAME"))
+        f"sharding and recomputation: {', '.join(STACK_NAMES)}; torchtitan@0.2.0 or "
+        "torchtitan@2025-11 as of that release (default: the usual software for such a job).",
+        STACK)
     kernels: str | None = option("How pointwise operators run: eager, fused or compiled (default: "
         "as recorded, or eager).", choice("eager", "fused", "compiled"))
     attention: str | None = option("Attention kernel: flash or unfused (default: flash).",

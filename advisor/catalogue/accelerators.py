@@ -42,11 +42,14 @@ _STATIC_SHARE: Final = 0.12
 _LEAST_POWER_SHARE: Final = 0.4
 # ``generation`` of accelerators.csv -> index into ``planners.core.arrays.GENERATIONS``: whose
 # tuned kernels a card runs.
-_GENERATIONS: Final = {"": 0, "ampere": 1, "hopper": 2, "blackwell": 3, "blackwell-ultra": 3}
+_GENERATIONS: Final = {
+    "": 0, "ampere": 1, "hopper": 2, "blackwell": 3, "blackwell-ultra": 3, "cdna": 4,
+}  # fmt: skip
 # Where nothing was measured: what the family's measured cards reach of their datasheet.
 # Ampere/Ada: RTX-A6000 99 of 155; Hopper: H100 794.5 of 989; Blackwell: GB200 1822 of 2500 at
-# 1200 W, and large products are bound by power; older: V100 80 of 125, T4 21 of 65.
-_MEASURED_SHARE: Final = (0.5, 0.65, 0.80, 0.73)
+# 1200 W, and large products are bound by power; CDNA 3: MI300X 668 of 1307; older: V100 80 of 125,
+# T4 21 of 65.
+_MEASURED_SHARE: Final = (0.5, 0.65, 0.80, 0.73, 0.51)
 _BLACKWELL_W: Final = 1200.0
 # What the driver keeps of the total of nvidia-smi: 0.6 to 2.2 % on the nine chips with both
 # readings; the upper quartile. Cards of 8 and 11 GB keep 0.21 and 0.24 GiB (PyTorch's total

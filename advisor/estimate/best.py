@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.estimate.case import StepCase, is_laid_out_by_shape
+from advisor.estimate.completion import campaign_law
+from advisor.estimate.knowledge.layout_model import trained_share
 from advisor.estimate.time_columns import STATUSES, TimeColumns
 from advisor.estimate.ways.beside import BESIDE_WAYS
 from advisor.estimate.ways.data_parallel import data_parallel
@@ -31,7 +33,7 @@ from advisor.estimate.ways.recorded_units import GAIN, could_gain, improved, uni
 from advisor.machines import assumed_network_log_sd, host_needed_bytes
 from advisor.planners.core import GIB, PlanningError, put
 from advisor.planners.layouts import INDISTINGUISHABLE, check, nothing_fits
-from advisor.planners.step import step_time
+from advisor.planners.step import model_flop_per_token, step_time
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -56,7 +58,24 @@ def best_columns(
     for way in BESIDE_WAYS:
         if way.applies(case):
             columns = way.columns(case, columns)
-    return believing(case, _with_assumed_networks(case, columns))
+    columns = believing(case, _with_assumed_networks(case, columns))
+    return replace(columns, log_usual=_log_usual(case, columns))
+
+
+def _log_usual(case: StepCase, columns: TimeColumns) -> Floats:
+    """Return how much longer a described pre-training took at the chip's usual rate, as ln."""
+    work, usual = case.work, campaign_law().usual
+    if work.transformer is None or case.job.measured or trained_share(work) < 1 or not usual:
+        return np.full(columns.step_s.shape, np.nan)
+    tokens = case.job.global_batch * work.transformer.sequence
+    flop = model_flop_per_token(work.transformer, work.setup) * tokens
+    peak = np.array([one.bf16_flop_per_s or one.fp16_flop_per_s or np.nan if one.kind == "gpu"
+                     else np.nan for one in case.fleet.devices])  # fmt: skip
+    of_chip = np.array([usual.get(one.architecture, usual[""]) for one in case.fleet.devices])
+    device = case.fleet.device[columns.type_index]
+    with np.errstate(invalid="ignore"):
+        ideal_s = flop / (columns.workers * peak[device])
+        return np.asarray(np.log(ideal_s / columns.step_s) + of_chip[device])
 
 
 def believing(case: StepCase, columns: TimeColumns) -> TimeColumns:

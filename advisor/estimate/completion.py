@@ -205,7 +205,7 @@ def on_demand(
         interruptions_s=np.maximum(expected.expected_s - work_s - saves_s, 0.0),
     )  # fmt: skip
     return _undisturbed(
-        job, parts_s, np.hypot(columns.log_sd, log_sd), coverage,
+        job, parts_s, log_sd, coverage,
         overhead_fraction=expected.overhead_fraction,
         checkpoint_interval_s=expected.checkpoint_interval_s,
         is_negligible=expected.is_negligible,
@@ -301,7 +301,7 @@ def on_spot(
         restart_s=restart_s(columns)[rows],
         hazard=hazards(bands),
     )
-    error = np.hypot(columns.log_sd[rows], log_sds[rows])
+    error = log_sds[rows]
     # The replays are tabulated at rounded restart times; no job is done before its work is.
     least_s = work_s + restart_s(columns)[rows]
     finish_s = np.maximum(spot.finish_s, least_s[:, None]) * factor[:, None]
@@ -356,16 +356,22 @@ def steady_kind(way: CompletionWay, billed_h: Floats) -> dict[str, Any]:
 
 
 def whole_run(job: Job, columns: TimeColumns, law: CampaignLaw | None) -> tuple[Floats, Floats]:
-    """Return the factor of what a whole run adds, and the deviation of its logarithm.
+    """Return the factor of what a whole run adds, and the deviation of the hours' logarithm.
 
-    A step that was measured on the user's own run has its software's part in it already. The
-    deviation holds that of the job's length, and of what stands beside its steps.
+    A step that was measured on the user's own run has its software's part in it already, and
+    nothing usual is asked. The deviation holds those of the step and of the job's length, and of
+    what stands beside its steps.
     """
-    law = law or campaign_law()
+    law, is_measured = law or campaign_law(), job.measured is not None
     steps_h = np.nan_to_num(columns.step_s) * job.paid_steps / HOUR_S
     device_h = steps_h * columns.workers
-    log_sd = law.log_sd(device_h, is_measured=job.measured is not None)
-    return np.exp(law.log_factor(device_h)), np.hypot(log_sd, job.paid_steps_log_sd)
+    usual = columns.log_usual
+    usual = np.full(device_h.shape, np.nan) if is_measured or usual is None else usual
+    log_sd = law.log_sd(
+        device_h, is_measured=is_measured, step_log_sd=columns.log_sd, log_usual=usual
+    )
+    factor = np.exp(law.log_factor(device_h, log_usual=usual))
+    return factor, np.hypot(log_sd, job.paid_steps_log_sd)
 
 
 def checkpoint_s(job: Job) -> float:

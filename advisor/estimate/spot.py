@@ -279,7 +279,7 @@ def _spot_ways_completion(
 ) -> Completion:  # fmt: skip
     """Join replays with the error of the step; ``failures_s`` are waited for and paid besides."""
     factors, log_sds = whole_run(job, columns, None)
-    factor, error = factors[rows], np.hypot(columns.log_sd[rows], log_sds[rows])
+    factor, error = factors[rows], log_sds[rows]
     return replayed(
         job, columns, rows,
         (rentals.finish_s + failures_s[:, None]) * factor[:, None],
@@ -310,9 +310,8 @@ def _whole_runs(
     job: Job, columns: TimeColumns, rows: Integers, bands: Floats
 ) -> tuple[list[SpotJob], Floats, Floats]:
     """Return the jobs of rows, the factor of whole runs in them, and the error of ln(time)."""
-    factors, added = whole_run(job, columns, None)
-    error = np.asarray(np.hypot(columns.log_sd, added)[rows])
-    return spot_jobs(job, columns, rows, bands, factors[rows]), factors[rows], error
+    factors, log_sds = whole_run(job, columns, None)
+    return spot_jobs(job, columns, rows, bands, factors[rows]), factors[rows], log_sds[rows]
 
 
 def _late(jobs: list[SpotJob], deadline_h: float, error: Floats) -> Floats:

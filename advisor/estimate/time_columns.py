@@ -80,6 +80,9 @@ class TimeColumns:
     startup_s: Floats
     data_in_s: Floats
     is_extrapolating: Booleans
+    # by how much the steps took longer at the rate that others keep up on the chip, in logarithms;
+    # nan where nobody knows, None before ``best`` has looked
+    log_usual: Floats | None = None
     # corrected by what was learned from runs; None where nothing is
     is_learned: Booleans | None = None
     # of several machines whose network nobody states: what one is taken to have, nan of the others

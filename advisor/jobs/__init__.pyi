@@ -14,6 +14,7 @@ from .load import write_job as write_job
 from .model_facts import NO_LENGTH as NO_LENGTH
 from .model_facts import as_commonly_run as as_commonly_run
 from .model_facts import check_length as check_length
+from .model_facts import restacked as restacked
 from .model_facts import setup_words as setup_words
 from .model_facts import stack_notes as stack_notes
 from .model_facts import transformer_units as transformer_units

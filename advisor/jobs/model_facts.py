@@ -26,6 +26,8 @@ from advisor.planners.core import (
     Stack,
     TrainingSetup,
     Work,
+    read_stack,
+    stack_facts,
 )
 from advisor.planners.step import (
     TransformerBlocks,
@@ -132,11 +134,17 @@ def with_setup(job: Job, request: SetupRequest) -> Job:
 
 
 def restacked(setup: TrainingSetup, given: Mapping[str, Any]) -> TrainingSetup:
-    """Return a setup with what is given, and the rest as a stack named there has it."""
-    stack = given.get("stack")
-    defaults = {} if stack is None else STACKS[stack].setup
+    """Return a setup with what is given, and the rest as a stack named there has it.
+
+    Raises PlanningError if the stack is named in a release that is not known.
+    """
+    defaults: Mapping[str, Any] = {}
+    name = {}
+    if (typed := given.get("stack")) is not None:
+        stack, release = read_stack(typed)
+        defaults, name = stack_facts(stack, release).setup, {"stack": stack, "release": release}
     said = tuple(sorted({*setup.said, *given}))
-    return replace(setup, **{**defaults, **given, "said": said})
+    return replace(setup, **{**defaults, **given, **name, "said": said})
 
 
 def as_commonly_run(work: Work, stack: Stack) -> Work:
@@ -256,17 +264,19 @@ def setup_words(work: Work) -> str:
         return ", ".join(said)
     if setup.is_stack_assumed:
         return f"no stack was named: as {setup.stack} runs it: {', '.join(said)}"
-    facts = STACKS[setup.stack]
+    facts = setup.facts
+    assert facts is not None
     if not facts.degrees:
         said.append("every rank computes the whole model")
     if facts.always_shards:
         said.append("state sharded over the ranks")
-    return f"as {setup.stack} runs it: {', '.join(said)}"
+    named = f"{setup.stack} {setup.release}".rstrip()
+    return f"as {named} runs it: {', '.join(said)}"
 
 
 def loss_of(setup: TrainingSetup) -> Loss:
     """Return how the loss is computed: as asked, as the stack has it, or as PyTorch does."""
-    return setup.loss or ("eager" if setup.stack is None else STACKS[setup.stack].loss)
+    return setup.loss or ("eager" if (facts := setup.facts) is None else facts.loss)
 
 
 def _has_attention(work: Work) -> bool:

@@ -224,6 +224,33 @@ MIXTURES: Final = Dataset(
 )  # fmt: skip
 
 
+STACKS: Final = Dataset(
+    name="stacks", title="steps of PyTorch-native stacks by release", ships=True,
+    licence="by row: MIT or BSD-3-Clause",
+    upstream=github(
+        "pytorch/ao@36027d82d", "pytorch/torchtitan@b5bcd76c6", "karpathy/nanochat@92d63d4e8",
+        "KellerJordan/modded-nanogpt@f411b3d3", "karpathy/llm.c@f1e2ace",
+        "AMD-AGI/Primus@fd1eeabb",
+    ),
+    tables={
+        "steps": PublishedTable.of(
+            "stacks/steps.csv", "measurements/stacks/stacks.csv",
+            "row=id source path commit licence day model layers hidden heads kv_heads ffn "
+            "is_gated=gated vocabulary optimizer precision global_batch micro_batch sequence "
+            "tokens_per_step accelerator=gpu accelerators=devices nodes layout "
+            "recompute is_compiled=compile step_s run_s steps memory_gib stack kind note",
+        ),
+        "amd": PublishedTable.of(
+            "stacks/amd.csv", "measurements/amd_tpu/amd_tpu.csv",
+            "row=id source path commit licence accelerator=chip accelerators=devices nodes model "
+            "layers hidden heads kv_heads ffn is_gated=gated vocabulary technique precision "
+            "micro_batch=per_device_batch sequence layout step_s "
+            "tokens_per_s_per_accelerator=tokens_per_s_per_device memory_gib stack kind note",
+            # Of the chips that a fit or a protocol reads: AMD's.
+            tidy=lambda rows: rows[rows["accelerator"].str.startswith("MI3")],
+        ),
+    },
+)  # fmt: skip
 RECORDED: Final = Dataset(
     name="recorded", title="public steps of image networks on GPUs", ships=True,
     licence="MIT (torchvision's networks), Apache-2.0 (timm's)",

@@ -34,7 +34,7 @@ from advisor.planners.core.arrays import (
 )
 from advisor.planners.core.errors import GIB, bytes_per_s
 from advisor.planners.core.nouns import Layout
-from advisor.planners.core.setup import Precision, Stack, TrainingSetup, Transformer
+from advisor.planners.core.setup import Precision, TrainingSetup, Transformer
 from advisor.planners.layouts.frameworks import layout_columns
 from advisor.planners.step.describe import transformer_work
 
@@ -54,7 +54,7 @@ class AskedRun:
     per_node: int  # accelerators of a machine
     network_bytes_per_s: float  # of a machine, per direction [bytes/s]
     measured_s: float  # step time [s]
-    stack: Stack  # what its user would name
+    stack: str  # what its user would name, a release of it where it is known
     domain_machines: int = 1  # that one link joins
     # columns of ``Software`` that its release had otherwise than the stack has today
     software: Mapping[str, float] = field(default_factory=dict)

@@ -8,7 +8,9 @@ minimises, over constants of 0 or more,
     + sum over constants  (constant / 0.3)^2 / 2
 
 with rho the soft absolute value and n_f the runs of a family, so that neither five sizes of one
-model nor one contested figure decides. The spread is the one at which 90 % intervals, the step's
+model nor one contested figure decides. How far the estimate is drawn to the rate that others keep
+up on the chip (``history``), and that rate, are of the same families left out.
+The spread is the one at which 90 % intervals, the step's
 own error included, hold 90 % of the errors of families that were left out (every family weighing
 the root of its runs). The form is the one that errs least on families left out.
 """
@@ -39,7 +41,7 @@ from advisor.lab.data.campaigns import Campaign, packaged_path, read_campaigns, 
 from advisor.lab.fit.verbs import FittedFolder, rounded, widening
 from advisor.machines.cluster import ClusterGroup, parse_cluster
 from advisor.machines.fleet import LATENCY_S, own_fleet
-from advisor.planners.core.errors import HOUR_S
+from advisor.planners.core.errors import HOUR_S, PlanningError
 from advisor.planners.core.nouns import Layout
 from advisor.planners.core.setup import (
     DEFAULT_SETUP,
@@ -48,9 +50,11 @@ from advisor.planners.core.setup import (
     Stack,
     TrainingSetup,
     Transformer,
+    read_stack,
     transformer_parameters,
 )
 from advisor.planners.goodput import STEPS_ALONE, CampaignLaw, efolds
+from advisor.planners.step import model_flop_per_token
 from advisor.quantities import QUANTILES
 from advisor.records import reads
 
@@ -252,10 +256,22 @@ def _setup(c: Campaign) -> TrainingSetup:
     is_fused = any(name in framework for name in _FUSED_BY_HAND)
     stack = next((stack for name, stack in _STACKS if name in framework), None)
     if stack is not None and not is_fused:
-        return restacked(DEFAULT_SETUP, {"stack": stack, "attention": attention})
+        return restacked(
+            DEFAULT_SETUP, {"stack": _released(stack, c.year), "attention": attention}
+        )
     return TrainingSetup(
         kernels="fused" if is_fused else "compiled", attention=cast(Attention, attention)
     )
+
+
+def _released(stack: Stack, year: int) -> str:
+    """Return a stack in its release of the January before publication, where one is known."""
+    dated = f"{stack}@{year}-01"
+    try:
+        read_stack(dated)
+    except PlanningError:
+        return stack
+    return dated
 
 
 def _precision(c: Campaign) -> Precision:
@@ -307,12 +323,24 @@ class CampaignAnswer:
     @property
     def ideal_device_h(self) -> float:
         """Hours of all devices for 6 N D at the datasheet's dense 16-bit rate [h]."""
-        part = self.question.machines.part
-        stated = part.peak_flop_per_s("bf16") or part.peak_flop_per_s("fp16")
-        peak = stated or part.flop_per_s
         c = self.question.campaign
         size = c.parameters or transformer_parameters(self.question.transformer)
-        return 6 * size * (c.tokens or 0.0) / peak / HOUR_S
+        return 6 * size * (c.tokens or 0.0) / self._peak_flop_per_s / HOUR_S
+
+    @property
+    def needed_device_h(self) -> float:
+        """The same for the operations that the product counts, attention's too [h]."""
+        job = self.question.job
+        assert job.work is not None
+        of_token = model_flop_per_token(self.question.transformer, job.work.setup)
+        tokens = self.question.campaign.tokens or 0.0
+        return of_token * tokens / self._peak_flop_per_s / HOUR_S
+
+    @property
+    def _peak_flop_per_s(self) -> float:
+        part = self.question.machines.part
+        stated = part.peak_flop_per_s("bf16") or part.peak_flop_per_s("fp16")
+        return stated or part.flop_per_s
 
 
 def answers(
@@ -370,6 +398,10 @@ _ITERATIONS: Final = 60
 _LEAST_EFOLDS: Final = 0.04
 # Fewer whole runs with a published rate of steps than this show no spread.
 _FEWEST_RATES: Final = 3
+# Shares of the chip's history that are tried, and how many families' weight the mean of all chips
+# has in each one's.
+_SHARES: Final = 101
+_LIKE_ALL: Final = 2.0
 # Which of (size, age of the software) a form has.
 FORMS: Final = {
     "nothing": (False, False),
@@ -393,6 +425,9 @@ class CampaignColumns:
     is_whole_run: Bools  # the published hours are of a run as it was
     step_log_sd: Floats
     rate_h: Floats  # device-hours at the published rate of the steps; nan without one [h]
+    # of the chip, and device-hours of the steps at its 16-bit peak; nan where that is unknown [h]
+    architecture: NDArray[np.str_]
+    needed_h: Floats
 
     def __len__(self) -> int:
         return self.family.size
@@ -413,12 +448,25 @@ class CampaignColumns:
 
     def log_factor(self, law: CampaignLaw) -> Floats:
         """Return what a law adds to the logarithm of the estimated hours."""
-        size_h = np.where(self.is_whole_run, self.steps_h, 0.0)
-        return law.log_factor(size_h, self.software_years)
+        return np.where(
+            self.is_whole_run,
+            law.log_factor(self.steps_h, self.software_years, self.log_usual(law)),
+            replace(law, growth=0.0).log_factor(
+                self.steps_h, self.software_years, self.log_usual(law)
+            ),
+        )
 
     def log_sd(self, law: CampaignLaw) -> Floats:
         """Return the deviation of the hours' logarithm: the step's and the whole run's."""
-        return np.hypot(self.step_log_sd, law.log_sd(self.steps_h))
+        usual = self.log_usual(law)
+        return law.log_sd(self.steps_h, step_log_sd=self.step_log_sd, log_usual=usual)
+
+    def log_usual(self, law: CampaignLaw) -> Floats:
+        """Return how much longer the steps take at the chip's usual rate, as a logarithm."""
+        if not law.usual:
+            return np.full(len(self), np.nan)
+        of_chip = [law.usual.get(str(one), law.usual[""]) for one in self.architecture]
+        return np.asarray(np.log(self.needed_h / self.steps_h) + np.array(of_chip))
 
 
 def columns(found: Sequence[CampaignAnswer]) -> CampaignColumns:
@@ -441,6 +489,8 @@ def columns(found: Sequence[CampaignAnswer]) -> CampaignColumns:
         is_whole_run=np.array([c.is_whole_run for c in runs]),
         step_log_sd=np.array([a.log_sd for a in found]),
         rate_h=np.array([a.published_rate_device_h or np.nan for a in found]),
+        architecture=np.array([a.question.machines.part.architecture for a in found]),
+        needed_h=np.array([a.needed_device_h for a in found]),
     )
 
 
@@ -448,26 +498,57 @@ def fit(rows: CampaignColumns) -> CampaignLaw:
     """Fit the law, form and spread chosen on the rows' own families left out."""
     errors = {form: left_out_errors(rows, form) for form in FORMS}
     form = min(errors, key=lambda f: mean_error(rows, errors[f]))
-    growth, per_year = _constants(rows, form)
-    spread = _spread(rows, errors[form])
-    return CampaignLaw(
-        growth=growth,
-        per_year=per_year,
-        sd=spread,
-        sd_measured=min(_spread_of_measured(rows, growth), spread),
-    )
+    share = _share(rows, errors[form], left_out_errors(rows, form, history=1.0))
+    law = _law(rows, form, share)
+    spread = _spread(rows, left_out_errors(rows, form, share), law)
+    return replace(law, sd=spread, sd_measured=min(_spread_of_measured(rows, law.growth), spread))
 
 
-def left_out_errors(rows: CampaignColumns, form: str) -> Floats:
+def left_out_errors(rows: CampaignColumns, form: str, history: float = 0.0) -> Floats:
     """Return ln(predicted / published) with each family's constants fitted on the others."""
     errors = np.zeros(len(rows))
     for family in np.unique(rows.family):
         own = rows.family == family
-        growth, per_year = _constants(rows.select(~own), form)
-        law = CampaignLaw(growth=growth, per_year=per_year, sd=0.0)
-        left_out = rows.select(own)
+        law, left_out = _law(rows.select(~own), form, history), rows.select(own)
         errors[own] = left_out.log_factor(law) - left_out.target
     return errors
+
+
+def _share(rows: CampaignColumns, alone: Floats, drawn: Floats) -> float:
+    """Return the share of history at which the errors of families left out are least.
+
+    Soft absolute ones and the prior, as of the other constants. ``alone``, ``drawn``: errors of
+    the estimate, and of the chip's usual rate.
+    """
+    shares = np.linspace(0.0, 1.0, _SHARES)
+    between = alone[:, None] + shares * (drawn - alone)[:, None]
+    cost = rows.weight @ (np.sqrt(1 + (between / _NOISE) ** 2) - 1)
+    return float(shares[np.argmin(cost + (shares / _PRIOR_SD) ** 2 / 2)])
+
+
+def _law(rows: CampaignColumns, form: str, history: float) -> CampaignLaw:
+    """Return the law of a form and a share of history, its spread left open."""
+    growth, per_year = _constants(rows, form)
+    law = CampaignLaw(growth=growth, per_year=per_year, sd=0.0)
+    return replace(law, history=history, usual=_usual(rows, law)) if history else law
+
+
+def _usual(rows: CampaignColumns, law: CampaignLaw) -> dict[str, float]:
+    """Return ln(hours of steps over those at the peak): the mean, and of each architecture.
+
+    Of an architecture as if so many more runs of other families had given the mean.
+    """
+    found = np.log(rows.published_h / rows.needed_h) - rows.log_factor(law)
+    known = np.isfinite(found)
+    if not known.any():
+        return {}
+    weight, mean = rows.weight, float(np.average(found[known], weights=rows.weight[known]))
+    usual = {"": mean}
+    for one in np.unique(rows.architecture[known]).tolist():
+        here = known & (rows.architecture == one)
+        told, total = float(weight[here] @ found[here]), float(weight[here].sum())
+        usual[one] = (_LIKE_ALL * mean + told) / (_LIKE_ALL + total)
+    return usual
 
 
 def mean_error(rows: CampaignColumns, errors: Floats) -> float:
@@ -500,11 +581,11 @@ def _constants(rows: CampaignColumns, form: str) -> tuple[float, float]:
     return float(both[0]), float(both[1])
 
 
-def _spread(rows: CampaignColumns, errors: Floats) -> float:
+def _spread(rows: CampaignColumns, errors: Floats, law: CampaignLaw) -> float:
     """Return the deviation from one e-fold on at which 90 % intervals hold 90 % of the errors."""
     if len(rows) == 0:
         return 0.0
-    beyond = np.maximum((errors / QUANTILES[COVERAGE]) ** 2 - rows.step_log_sd**2, 0.0)
+    beyond = np.maximum((errors / QUANTILES[COVERAGE]) ** 2 - rows.log_sd(law) ** 2, 0.0)
     wanted = beyond / np.clip(efolds(rows.steps_h), _LEAST_EFOLDS, 1.0)
     order = np.argsort(wanted)
     share = np.cumsum(rows.weight[order]) / rows.weight.sum()

@@ -331,7 +331,8 @@ def _machines(text: Text, number: Number) -> Machines:
     per_node = number["accelerators_per_node"]
     is_rack = _has(text["intra_link"], "NVL72")
     nominal = _filled(
-        number["network_gbit_per_s_per_accelerator"], np.array([25, 200, 400, 400])[generation]
+        number["network_gbit_per_s_per_accelerator"],
+        np.array([25, 200, 400, 400, 400])[generation],
     )
     network = nominal * number["accelerators_per_node"] / 8 * 1e9
     # The authors' own all-reduce on that cluster: 44-135 Gb/s a node, geometric mean 77.
@@ -351,15 +352,19 @@ def _machines(text: Text, number: Number) -> Machines:
 
 
 def _stacks(text: Text) -> NDArray[np.str_]:
-    """Return the stack that each row's user would name."""
+    """Return the stack that each row's user would name, in its release where it is known.
+
+    torchtitan's tables are of its README and blogs of 2024 and early 2025, llm-foundry's of July
+    2023.
+    """
     framework, table = text["framework"], text["table"]
     old = table == "megatron_jan2021"
     for one in ("megatron_sc21", "megatron_seqsel", "dlperf_gpt", "sailor_validation"):
         old = old | (table == one)
     named = (
         (_is_nemo(text) | (table == "mlperf_v4_llm"), "nemo"),
-        (_has(framework, "torchtitan"), "torchtitan"),
-        (table == "llm_foundry_mpt", "llm-foundry"),
+        (_has(framework, "torchtitan"), "torchtitan@0.0.2"),
+        (table == "llm_foundry_mpt", "llm-foundry@0.2.0"),
         (_has(framework, "VectorLM", "InternEvo"), "fsdp"),
         (_has(framework, "HF + Deepspeed"), "deepspeed"),
         (old | (framework == "Megatron"), "megatron-lm"),
@@ -421,6 +426,7 @@ def _software(text: Text) -> Software:
         attention=flash,
         is_launch_heavy=~modern,
         is_untuned=foundry & hopper,
+        casts_apart=titan,  # Composer casts by Transformer Engine, as NeMo does
         overlaps_tp=nemo | _has(text["notes"], "async TP"),
         overlaps_pp=nemo,
         overlaps_dp=modern | _has(framework, "OneFlow"),

@@ -35,12 +35,13 @@ from advisor.estimate.knowledge.layout_model import (
     TableErrors,
     path,
 )
-from advisor.lab.data import BLACKWELL, FINETUNE, MIXTURES
+from advisor.lab.data import BLACKWELL, FINETUNE, MIXTURES, STACKS
 from advisor.lab.fit import asked as blackwell_rows
 from advisor.lab.fit import asked as finetune_rows
 from advisor.lab.fit import mixtures
 from advisor.lab.fit.asked import AskedRun, columns_of, joined
 from advisor.lab.fit.layout_rows import LayoutRows, read
+from advisor.lab.fit.stacks import LIMITED, stacks_read
 from advisor.lab.fit.verbs import FittedFolder, rounded
 from advisor.lab.score.asked import MIXTURE, OPEN, TOLD, ask_mixtures, ask_rows, predictor_by
 from advisor.planners.core.arrays import GENERATIONS, Floats
@@ -52,13 +53,15 @@ from advisor.planners.layouts.time import step_times
 
 
 def read_all(folder: Path) -> LayoutRows:
-    """Read the published layouts, and the fine-tuning runs and Blackwell steps where they are."""
+    """Read the published layouts, and fine-tuning runs, Blackwell and stacks where they are."""
     rows = read(folder)
     asked: list[AskedRun] = []
     if FINETUNE.has("runs", folder):
         asked += finetune_rows.finetune_rows_read(folder)[0]
     if BLACKWELL.has("steps", folder):
         asked += blackwell_rows.read(folder)[0]
+    if STACKS.has("steps", folder):
+        asked += stacks_read(folder)[0]
     return joined(rows, columns_of(asked)) if asked else rows
 
 
@@ -90,9 +93,9 @@ def is_of_experts(rows: LayoutRows) -> np.ndarray[Any, np.dtype[np.bool_]]:
     return np.char.startswith(rows.table, mixtures.TABLES)
 
 
-# Read for scoring, never for fitting: clusters whose network or precision is not what the table
-# says (AMP's AWS instances over TCP, Sailor's "fp32").
-NOT_FITTED: Final = ("amp_trials", "sailor_validation", "mlperf_v4_llm")
+# Read for scoring, never for fitting: clusters whose network, precision or power is not what the
+# table says (AMP's AWS instances over TCP, Sailor's "fp32").
+NOT_FITTED: Final = ("amp_trials", "sailor_validation", "mlperf_v4_llm", LIMITED)
 # Row noise, in log: below it residuals count squared, above it absolutely.
 _NOISE: Final = 0.08
 _TABLE_OFFSET: Final = 0.03
@@ -105,11 +108,15 @@ PRIOR_SD: Final[dict[str, float]] = {
     "gemm_hopper": 0.1,
     "gemm_blackwell": 0.05,
     "gemm_untuned": 0.1,
+    "gemm_cdna": 0.15,
+    "flash_cdna": 0.3,
+    "flash_cdna_tuned": 0.2,
     "fp8_gain": 0.15,
     "fp4_gain": 0.2,
     "tf32_gain": 0.2,
     "low_blackwell": 0.15,
     "low_width": 0.7,
+    "cast_apart": 0.3,
     "misaligned_gemm": 0.15,
     "grouped_efficiency": 0.15,
     "expert_width": 0.5,

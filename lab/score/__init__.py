@@ -33,6 +33,7 @@ mixtures mixtures:MIXTURE_STEPS How long is a step of a mixture of experts, its 
 mixed mixed:MIXED How long is a step over unlike machines, in a given layout?
 pipeline transformers:PIPELINE How long is a step on more GPUs, given own runs on few?
 finetune transformers:FINETUNE How long does a step of a fine-tuning run take?
+stacks stacks:STACK_STEPS How long is a step by PyTorch-native software of a release?
 blackwell transformers:BLACKWELL How long is a step of Megatron on B200s?
 gpu devices:GPU How fast are known jobs on an unseen GPU?
 gpu-mlperf devices:GPU_MLPERF How fast are MLPerf's jobs on an unseen accelerator?

@@ -36,10 +36,11 @@ from advisor.planners.core.layout_case import LayoutParameters
 from advisor.planners.core.nouns import Device
 from advisor.planners.core.setup import (
     DEFAULT_SETUP,
-    STACKS,
     Precision,
     TrainingSetup,
     Transformer,
+    read_stack,
+    stack_facts,
 )
 from advisor.planners.layouts.frameworks import layout_columns
 from advisor.planners.layouts.problem import LayoutProblem, SearchSpace
@@ -346,8 +347,8 @@ def ask_rows(
 
     Plainly: model, batch, precision and machines; the degrees that split the model, where any
     does; the micro-batch, and that adapters are trained. Told the stack: its name too, that it
-    does not compile or overlaps tensor parallelism where others do not, and of ZeRO and
-    recomputation what the table states. Kernels,
+    does not compile or overlaps tensor parallelism where others do not, and of ZeRO,
+    recomputation and offload what the table states. Kernels,
     overlap, schedule, loss and buffers are the product's in both. Unless ``states_network``, the
     network between machines is the product's, too; and with an open layout the degrees and the
     micro-batch.
@@ -419,10 +420,10 @@ def typed_row(rows: LayoutRows, row: int, *, how: Asked) -> Typed:
         setup["stack"] = str(rows.stack[row])
         if one_row(rows.software, row).optimizer_state_bytes < _MASTER_AND_MOMENTS:
             setup["weights"] = "bf16"
-        kernels = STACKS[rows.stack[row]].setup.get("kernels")
+        kernels = stack_facts(*read_stack(setup["stack"])).setup.get("kernels")
         if kernels == "compiled" and FUSIONS[one_row(rows.software, row).fusion] == "eager":
             setup["kernels"] = "eager"
-        if one_row(rows.software, row).overlaps_tp and setup["stack"] == "torchtitan":
+        if one_row(rows.software, row).overlaps_tp and setup["stack"].startswith("torchtitan"):
             setup["overlaps_tensor"] = True  # off unless its user asks for it
     elif rows.is_tuned[row]:
         setup["stack"] = "trainer"  # --finetune
@@ -458,4 +459,7 @@ def _typed_space(rows: LayoutRows, row: int, *, how: Asked) -> SearchSpace:
         said["zero_stages"] = (int(layouts.zero_stage),)
     if is_told and rows.is_recompute_stated[row]:
         said["recomputes"] = (RECOMPUTES[int(layouts.recompute)],)
+    if is_told and not (layouts.offloads_optimizer or layouts.offloads_parameters):
+        # Who names all else says that no state is moved to the host (nobody notes activations).
+        said["offloads"] = ("activations",)
     return replace(SPACE, **said)

@@ -679,6 +679,7 @@ def _campaign_figures(facts: Campaigns, value: Floats, log_sd: Floats) -> dict[s
         "median half-width of the step's alone, log": float(np.median(_Z * rows.step_log_sd)),
         "law: growth an e-fold of device-hours": law.growth,
         "law: growth a year of older software": law.per_year,
+        "law: share of the chip's history": law.history,
         "law: log-sd": law.sd,
         "law: log-sd, step measured": law.sd_measured,
     }

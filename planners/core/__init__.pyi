@@ -72,6 +72,7 @@ from .nouns import Work as Work
 from .setup import DEFAULT_SETUP as DEFAULT_SETUP
 from .setup import LOSSES as LOSSES
 from .setup import PRECISION_BYTES as PRECISION_BYTES
+from .setup import RELEASES as RELEASES
 from .setup import STACKS as STACKS
 from .setup import BlockStyle as BlockStyle
 from .setup import Latent as Latent
@@ -86,5 +87,7 @@ from .setup import Transformer as Transformer
 from .setup import head_width as head_width
 from .setup import key_value_width as key_value_width
 from .setup import model_matrices as model_matrices
+from .setup import read_stack as read_stack
 from .setup import scored_width as scored_width
+from .setup import stack_facts as stack_facts
 from .setup import transformer_parameters as transformer_parameters

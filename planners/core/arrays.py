@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 Column = Floats | NDArray[np.int64] | NDArray[np.bool_] | float | int
 
 # Codes of what has a name elsewhere.
-GENERATIONS: Final = ("volta", "ampere", "hopper", "blackwell")
+GENERATIONS: Final = ("volta", "ampere", "hopper", "blackwell", "cdna")
 PRECISIONS: Final = ("16-bit", "fp8", "fp4", "tf32")
 FUSIONS: Final = ("eager", "fused", "compiled", "lean")
 # Bytes a logit at the peak of the loss, over Megatron's 8: its vocabulary-parallel loss keeps them
@@ -169,6 +169,10 @@ class Software:
     # share of the matrix products that "selective" recomputes: 0 for Megatron (attention only),
     # 0.5 for torchtitan's every second product
     selective_gemm: Column = 0.0
+    # 1 where products' operands are scaled and cast to fp8 or fp4 by kernels of their own, each of
+    # which reads what it casts; 0 where norms, activations and optimizer write them (Transformer
+    # Engine)
+    casts_apart: Column = 0
     # adapter_flop, adapter_product_bytes, adapter_sum_bytes: of a layer's adapters for a token,
     # forward (``planners.step.transformer``); 0 without. [flop/token], [bytes/token]
     adapter_flop: Column = 0.0

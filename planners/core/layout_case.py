@@ -36,6 +36,9 @@ class LayoutParameters:
     # mean over forward and both backward passes, SimuMax's ``b200_bf16_ceperm.json``)
     gemm_blackwell: float = 0.69
     gemm_untuned: float = 0.92
+    # The same of CDNA 3, whose fastest product (the catalogue's rate) is one that was tuned for:
+    # of a model's shapes hipBLASLt reaches three to four fifths, as cuBLAS of bursts on B200s
+    gemm_cdna: float = 0.75
     # fp8_gain, fp4_gain, tf32_gain: rate of products against 16-bit
     fp8_gain: float = 1.9
     fp4_gain: float = 2.6
@@ -45,6 +48,10 @@ class LayoutParameters:
     low_blackwell: float = 1.30
     low_width: float = 150.0  # products in fp8 and fp4 lose 1 + low_width tp/h besides
     cast_bytes: float = 2.0  # traffic per operand entry cast to fp8 or fp4 [bytes]
+    # the same where kernels of their own cast, over that: reading for the largest, reading and
+    # writing to cast, a second copy with columns in the place of rows (5 and 3 bytes, beside 2
+    # and a second that is written at once), of which PyTorch's compiler fuses some
+    cast_apart: float = 2.5
     # saturation_tokens, saturation_tp: products lose 1 + tokens/T and 1 + saturation_tp tp/h
     saturation_tokens: float = 55.0
     saturation_tp: float = 45.0
@@ -76,6 +83,10 @@ class LayoutParameters:
     # what Blackwell Ultra's exponentials, twice as fast, gain of it (a guess between 1 and 2)
     flash_blackwell: float = 0.56
     ultra_attention: float = 1.35
+    # flash_cdna, flash_cdna_tuned: the same on CDNA 3, of PyTorch (AOTriton: a guess between flash
+    # 1 and 2 on Hopper), and of AMD's kernels in assembly (as flash 2 on Ampere)
+    flash_cdna: float = 0.33
+    flash_cdna_tuned: float = 0.60
     # eager_bytes, lean_bytes, fused_bytes, compiled_bytes: elementwise traffic of a layer's
     # forward, per token and hidden unit; eager as counted for transformers' Llama: two norms in
     # fp32 (72), rotation (25), residuals (12) [bytes]

@@ -5,9 +5,11 @@ What a parameter takes is ``TrainingSetup``'s, what a training stack does by def
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, Literal, get_args
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any, Final, Literal, cast, get_args
 
 from advisor.planners.core.errors import check_counts, check_not_negative, refused
 
@@ -324,6 +326,7 @@ class TrainingSetup:
     # such a job commonly runs with
     stack: Stack | None = None
     is_stack_assumed: bool = False
+    release: str = ""  # of the stack, one of ``RELEASES``; empty where its user names none
     # names of the fields that its user typed, with the default's value too: no assumption changes
     # them
     said: tuple[str, ...] = ()
@@ -352,6 +355,11 @@ class TrainingSetup:
     def named_stack(self) -> Stack | None:
         """The stack that its user named; None where there is none, or it is assumed."""
         return None if self.is_stack_assumed else self.stack
+
+    @property
+    def facts(self) -> StackFacts | None:
+        """What its stack does by default in its release; None without a stack."""
+        return None if self.stack is None else stack_facts(self.stack, self.release)
 
     @property
     def has_adapters(self) -> bool:
@@ -610,6 +618,16 @@ _IN_MEGATRON: Final[dict[str, Any]] = {
 _OWN_LOOP: Final = "torch.nn.parallel (2.13); torch.nn.functional.cross_entropy"
 _TRAINING_ARGUMENTS: Final = "transformers/training_args.py: TrainingArguments"
 
+# PyTorch's own casts to fp8, fused with what stands before them only as far as its compiler sees
+# (``torchao.float8``: "Performance").
+_NATIVE: Final = {"casts_apart": 1}
+# torchtitan recomputes every second product; its attention asks for cuDNN's kernels first
+# (``ScaledDotProductAttentionWrapper``).
+_TITAN: Final = {"logit_scale": _COMPILED_LOSS, "selective_gemm": 0.5, "attention": _FLASH_3,
+                 **_NATIVE, **_FREES_GRADIENTS}  # fmt: skip
+_FOUNDRY: Final = {"fusion": _LEAN, "attention": _FLASH_2, "logit_scale": _FUSED_LOSS,
+                   **_FREES_GRADIENTS}  # fmt: skip
+
 STACKS: Final[Mapping[Stack, StackFacts]] = {
     "nemo": StackFacts(
         # ``grad_reduce_in_fp32=False``, ``tp_comm_overlap``, ``overlap_p2p_comm`` of its recipes.
@@ -655,10 +673,9 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
         sources="deepspeed/runtime/zero/config.py, deepspeed/runtime/bf16_optimizer.py (0.19.8)",
     ),
     "torchtitan": StackFacts(
-        # ``mixed_precision_reduce = "float32"``; activation checkpointing of every second product.
+        # ``mixed_precision_reduce = "float32"``
         setup={"kernels": "compiled", "attention": "flash", "gradients": "fp32"},
-        software={"logit_scale": _COMPILED_LOSS, "selective_gemm": 0.5, "is_ring_balanced": 0,
-                  **_FREES_GRADIENTS},
+        software=_TITAN,
         zero_stages=(0, 3), recomputes=("selective", "full"), always_shards=True,
         # FSDP2 over all ranks unless its user sets a degree (``ParallelismConfig``).
         usual_degrees=(), framework="torchtitan", loss="fused", optimizers=("adamw",),
@@ -671,8 +688,7 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
     ),
     "llm-foundry": StackFacts(
         setup={**_EAGER, "gradients": "bf16"},
-        software={"fusion": _LEAN, "attention": _FLASH_1, "logit_scale": _FUSED_LOSS,
-                  **_FREES_GRADIENTS},
+        software=_FOUNDRY,
         zero_stages=(0, 3), recomputes=_WHOLE_OR_NOT, always_shards=True,
         degrees=(), framework="trainer", loss="fused", losses=("eager", "fused"),
         optimizers=("adamw", "adamw-8bit", "lion", "lion-8bit"),
@@ -682,7 +698,7 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
         # Models are loaded in the type of their checkpoint (``dtype="auto"`` since transformers
         # 5), activations recomputed (``SFTConfig.gradient_checkpointing``).
         setup={**_EAGER, "weights": "bf16"},
-        software={"logit_scale": _EAGER_LOSS, "is_trainer": 1, **_FREES_GRADIENTS},
+        software={"logit_scale": _EAGER_LOSS, "is_trainer": 1, **_NATIVE, **_FREES_GRADIENTS},
         zero_stages=(0, 3), recomputes=("full",), degrees=(),
         framework="trainer", optimizers=_OF_TRAINER, updates_in_backward=True,
         sources=_TRAINING_ARGUMENTS + " (5.23); loss/loss_utils.py: ForCausalLMLoss",
@@ -691,7 +707,7 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
         setup={**_EAGER, "weights": "bf16"},
         # The logits of 256 tokens at once, in a checkpoint (``SFTConfig.loss_type``: "chunked_nll"
         # since 1.7, huggingface/trl pull 5846).
-        software={**LOSSES["chunked"], "logit_tokens": 256, "is_trainer": 1, **_FREES_GRADIENTS},
+        software={**LOSSES["chunked"], "logit_tokens": 256, "is_trainer": 1, **_NATIVE, **_FREES_GRADIENTS},
         zero_stages=(0, 3), recomputes=("full",), degrees=(),
         framework="trainer", loss="chunked", optimizers=_OF_TRAINER, updates_in_backward=True,
         sources="trl/trainer/sft_config.py (1.14): loss_type, gradient_checkpointing; "
@@ -701,7 +717,7 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
         # Layers computed again from inputs that lie on the host, where memory is short
         # (``use_gradient_checkpointing="unsloth"``); its 8-bit AdamW is bitsandbytes'.
         setup={**_EAGER, "weights": "bf16", "optimizer": "adamw-8bit"},
-        software={"fusion": _LEAN, **LOSSES["chunked"], "is_trainer": 1, **_FREES_GRADIENTS},
+        software={"fusion": _LEAN, **LOSSES["chunked"], "is_trainer": 1, **_NATIVE, **_FREES_GRADIENTS},
         zero_stages=(0,), recomputes=("full",), degrees=(),
         framework="trainer", loss="chunked", losses=("fused", "chunked"), optimizers=_OF_TRAINER,
         offloads=("optimizer", "activations"), updates_in_backward=True,
@@ -710,7 +726,7 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
     ),
     "torchtune": StackFacts(
         setup={**_EAGER, "weights": "bf16"},
-        software={**LOSSES["chunked"], "is_trainer": 0, **_FREES_GRADIENTS},
+        software={**LOSSES["chunked"], "is_trainer": 0, **_NATIVE, **_FREES_GRADIENTS},
         zero_stages=(0, 3), recomputes=("full",), always_shards=True,
         degrees=(), framework="torchtune", loss="chunked", losses=("eager", "chunked"),
         updates_in_backward=True,
@@ -719,23 +735,121 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
     ),
     "fsdp": StackFacts(
         setup={**_EAGER, "gradients": "bf16"},
-        software={"logit_scale": _EAGER_LOSS, **_FREES_GRADIENTS, **_UPDATES_IN_GROUPS},
+        software={"logit_scale": _EAGER_LOSS, **_NATIVE, **_FREES_GRADIENTS,
+                  **_UPDATES_IN_GROUPS},
         zero_stages=(0, 3), recomputes=_WHOLE_OR_NOT, always_shards=True,
         # A loop may divide its products, too (``torch.distributed.tensor.parallel``).
         degrees=("tp",), usual_degrees=(), framework="trainer", updates_in_backward=True,
         sources="torch.distributed.fsdp (2.13); torch.nn.functional.cross_entropy",
     ),
     "ddp": StackFacts(
-        setup=_EAGER, software={"logit_scale": _EAGER_LOSS, **_UPDATES_IN_GROUPS},
+        setup=_EAGER, software={"logit_scale": _EAGER_LOSS, **_NATIVE, **_UPDATES_IN_GROUPS},
         zero_stages=(0,),
         recomputes=_WHOLE_OR_NOT, degrees=(), framework="trainer",
         offloads=("optimizer", "gradients", "activations"), updates_in_backward=True,
         sources=_OWN_LOOP,
     ),
     "ddp-compiled": StackFacts(
-        setup={"kernels": "compiled", "attention": "flash"}, zero_stages=(0,),
+        setup={"kernels": "compiled", "attention": "flash"}, software=_NATIVE, zero_stages=(0,),
         recomputes=_WHOLE_OR_NOT, degrees=(), framework="trainer",
         offloads=("optimizer", "gradients", "activations"), updates_in_backward=True,
         sources=_OWN_LOOP,
     ),
 }  # fmt: skip
+
+# Releases of a stack, oldest first: name, day, and the fields of ``StackFacts`` that were not yet
+# what ``STACKS`` says. Days are those of the package index (pypi.org, November 2026), of NeMo's
+# containers the month of their name.
+#
+# - torchtitan: its loss is compiled since early 2025; before 0.1.0 context parallel ranks took
+#   unequal shares (PyTorch 2.8's ``_cp_options.enable_load_balance``) and attention was PyTorch's
+#   own; 0.2.0 puts cuDNN's kernels first (pytorch/torchtitan, ``models/attention.py`` at 0012170).
+# - llm-foundry: "Flash Attention 2" since 0.4.0 (its release notes).
+# - trainer, by transformers' releases: models are loaded in fp32 before 5.0.
+# - megatron-lm: tagged core_* and run as Megatron Core since it is a package; before, as its
+#   examples of 2020 to 2022.
+# - nemo, megatron-core: Megatron-FSDP (ZeRO 3) since core 0.14 (its changelog: renamed from
+#   ``custom_fsdp``), whose container is 25.09.
+Release = tuple[str, str, Mapping[str, Any]]
+_SDPA: Final = {**_TITAN, "attention": _FLASH_2}
+_CORE: Final = {name: getattr(STACKS["megatron-core"], name) for name in StackFacts.__slots__}
+_NO_FSDP: Final = {"zero_stages": (0, 1)}
+RELEASES: Final[Mapping[Stack, tuple[Release, ...]]] = {
+    "torchtitan": (
+        ("0.0.2", "2024-04-16", {
+            "software": {**_SDPA, "is_ring_balanced": 0, "logit_scale": 12 / 8},
+        }),
+        ("0.1.0", "2025-06-18", {"software": _SDPA}),
+        *((name, day, {}) for name, day in (
+            ("0.2.0", "2025-10-18"), ("0.2.1", "2025-12-26"), ("0.2.2", "2026-02-20"),
+            ("0.3.0", "2026-09-03"), ("0.4.0", "2026-10-28"),
+        )),
+    ),
+    "llm-foundry": (
+        *((name, day, {"software": {**_FOUNDRY, "attention": _FLASH_1}}) for name, day in (
+            ("0.1.0", "2023-05-10"), ("0.2.0", "2023-07-04"), ("0.3.0", "2023-09-27"),
+        )),
+        *((name, day, {}) for name, day in (
+            ("0.4.0", "2023-11-22"), ("0.10.0", "2024-07-03"), ("0.22.0", "2025-07-29"),
+        )),
+    ),
+    "trainer": (
+        ("4.43.0", "2024-07-23", {"setup": _EAGER}), ("4.57.0", "2025-10-03", {"setup": _EAGER}),
+        ("5.0.0", "2026-01-26", {}), ("5.24.0", "2026-11-21", {}),
+    ),
+    "megatron-lm": (
+        ("1.1.5", "2020-10", {}), ("2.5", "2021-08", {}), ("3.0.2", "2022-12", {}),
+        ("core_0.2.0", "2023-06-15", _CORE), ("core_0.9.0", "2024-10-24", _CORE),
+        ("core_0.19.2", "2026-09-18", _CORE),
+    ),
+    "megatron-core": (
+        ("0.2.0", "2023-06-15", {}), ("0.5.0", "2024-02-25", {}), ("0.9.0", "2024-10-24", {}),
+        ("0.12.0", "2025-05-06", {}), ("0.14.0", "2025-10-08", {}), ("0.19.2", "2026-09-18", {}),
+    ),
+    "nemo": (
+        *((name, f"20{name[:2]}-{name[3:]}", _NO_FSDP) for name in (
+            "24.07", "24.09", "25.02", "25.04", "25.07",
+        )),
+        *((name, f"20{name[:2]}-{name[3:]}", {}) for name in ("25.09", "25.11", "26.02", "26.04")),
+    ),
+}  # fmt: skip
+
+
+@cache
+def stack_facts(stack: Stack, release: str = "") -> StackFacts:
+    """Return what a stack does by default in one of its releases; as today where none is said."""
+    changed = {name: facts for name, _, facts in RELEASES.get(stack, ())}
+    return replace(STACKS[stack], **changed.get(release, {}))
+
+
+def read_stack(text: str) -> tuple[Stack, str]:
+    """Return stack and release of a name as typed: NAME, NAME@VERSION or NAME@YEAR-MONTH.
+
+    A month is the newest release of its last day.
+
+    Raises PlanningError if no such release is known.
+
+    Examples
+    --------
+    >>> read_stack("torchtitan@2025-11"), read_stack("nemo@25.09"), read_stack("fsdp")
+    (('torchtitan', '0.2.0'), ('nemo', '25.09'), ('fsdp', ''))
+    """
+    name, _, said = text.partition("@")
+    stack = cast("Stack", name)
+    known = RELEASES.get(stack, ())
+    if not said and "@" not in text:
+        return stack, ""
+    if said in (one for one, _, _ in known):
+        return stack, said
+    by_then = [one for one, day, _ in known if day[:7] <= said] if _MONTH.match(said) else []
+    if by_then:
+        return stack, by_then[-1]
+    raise refused(
+        f"no release {said[:20]!r} of {name} is known",
+        f"name one of {', '.join(one for one, _, _ in known)}, or a month from {known[0][1][:7]}"
+        if known
+        else f"leave the release out: --stack {name}",
+    )
+
+
+_MONTH: Final = re.compile(r"20\d\d-(0[1-9]|1[0-2])$")

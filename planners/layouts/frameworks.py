@@ -35,7 +35,6 @@ from advisor.planners.core import (
     DEFAULT_SETUP,
     OFFLOADS,
     RECOMPUTES,
-    STACKS,
     Layout,
     Layouts,
     Precision,
@@ -648,9 +647,9 @@ DESCRIBED: Final[tuple[Framework, ...]] = ("trainer", "deepspeed", "megatron")
 
 def frameworks_of(setup: TrainingSetup) -> tuple[Framework, ...]:
     """Return what runs a described transformer: the named stack's framework first."""
-    if setup.named_stack is None:
+    if setup.named_stack is None or (facts := setup.facts) is None:
         return DESCRIBED
-    named = cast("Framework", STACKS[setup.named_stack].framework)
+    named = cast("Framework", facts.framework)
     return (named, *(one for one in DESCRIBED if one != named))
 
 

@@ -49,8 +49,9 @@ from advisor.planners.step.ledger import Tally
 
 # Output tile of large 16-bit products, and processors (SMs) of the generation's large part.
 _TILE: Final = (128, 256)
-_PROCESSORS: Final = (80.0, 108.0, 132.0, 148.0)
+_PROCESSORS: Final = (80.0, 108.0, 132.0, 148.0, 304.0)
 _BLACKWELL: Final = 3
+_CDNA: Final = 4
 _FLASH_3: Final = 3  # index into ``ATTENTIONS``
 _FP4: Final = 2  # index into ``PRECISIONS``
 # 15 dense Pflop/s in fp4 beside 10 of Blackwell, the same in wider formats (datasheets).
@@ -117,7 +118,8 @@ class BlockTimes:
 def product_rate(case: LayoutCase) -> Floats:
     """Return the rate of a layer's large products [flop/s]."""
     machines, software, parameters = case.machines, case.software, case.parameters
-    by_generation = (parameters.gemm_volta, 1.0, parameters.gemm_hopper, parameters.gemm_blackwell)
+    by_generation = (parameters.gemm_volta, 1.0, parameters.gemm_hopper,
+                     parameters.gemm_blackwell, parameters.gemm_cdna)  # fmt: skip
     by_precision = (1.0, parameters.fp8_gain, parameters.fp4_gain, parameters.tf32_gain)
     is_ultra_fp4 = (np.asarray(machines.precision) == _FP4) & (np.asarray(machines.is_ultra) > 0)
     ultra = np.where(is_ultra_fp4, _ULTRA_FP4, 1.0)
@@ -161,7 +163,9 @@ def products_s(case: LayoutCase) -> Floats:
     # Weights of all experts on this rank are read, whichever tokens they meet.
     resident = held_parameters(shapes, layouts, layers=1, tables=0)
     traffic = 2 * (resident + tokens * (whole + split))
-    cast = pick((0.0, parameters.cast_bytes, parameters.cast_bytes, 0.0), machines.precision)
+    fused = pick((0.0, parameters.cast_bytes, parameters.cast_bytes, 0.0), machines.precision)
+    apart = np.where(np.asarray(case.software.casts_apart) > 0, parameters.cast_apart, 1.0)
+    cast = fused * apart
     inputs = tokens * (h + q + h * k + met_columns(shapes, per_token=k)) / tp
     bytes_ = activation_width(machines.precision) * traffic + cast * (inputs + resident)
     memory = case.stream_bytes_per_s
@@ -247,6 +251,9 @@ def attention_s(case: LayoutCase) -> Floats:
     )
     is_tuned = (np.asarray(code) == _FLASH_3) & (generation == _BLACKWELL)
     share = np.where(is_tuned, blackwell, share)
+    # Megatron's on CDNA are AMD's own kernels (Transformer Engine for ROCm), others' PyTorch's.
+    cdna = pick((p.flash_cdna, p.flash_cdna_tuned, p.flash_cdna, p.flash_cdna), software.fusion)
+    share = np.where(generation == _CDNA, cdna, share)
     # Without zigzag order the last rank of a ring sees 2 cp / (cp + 1) of the mean.
     cp = np.asarray(layouts.cp, float)
     uneven = np.where(np.asarray(software.is_ring_balanced), 1.0, 2 * cp / (cp + 1))

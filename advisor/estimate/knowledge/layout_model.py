@@ -27,7 +27,6 @@ from advisor.planners.core import (
     LOGIT_SCALES,
     LOSSES,
     PRECISION_BYTES,
-    STACKS,
     Device,
     Floats,
     LayoutParameters,
@@ -185,7 +184,7 @@ def load(file: Path | None = None) -> LayoutModel:
 # Precision of the products -> index into ``planners.core.arrays.PRECISIONS``.
 PRECISION_CODES: Final[dict[str, int]] = {"bf16": 0, "fp16": 0, "fp8": 1, "fp4": 2, "tf32": 3}
 _FITTED_ARCHITECTURES: Final = frozenset(
-    {"Volta", "Turing", "Ampere", "Ada", "Hopper", "Blackwell", "Blackwell Ultra"}
+    {"Volta", "Turing", "Ampere", "Ada", "Hopper", "Blackwell", "Blackwell Ultra", "CDNA3"}
 )
 _TUNED, _FLASH, _UNFUSED = 3, 2, 0
 # Seconds of a forward pass among those of both, for what starts kernels (one and two passes).
@@ -205,7 +204,7 @@ def shapes_law(
     - The law of the shapes (``planners.step.transformer``): products, attention and elementwise
       traffic counted from the model's dimensions, constants fitted on published runs of Megatron,
       DeepSpeed, FSDP and the like. It holds where those were run: NVIDIA's GPUs from Volta on
-      whose rate of large products was measured, in 16 bits or less (or TF32).
+      and AMD's of CDNA 3 whose rate of large products was measured, in 16 bits or less (or TF32).
     - The law of the operators (``planners.step.device``): a roofline over every operator of the
       step, with what measured steps say of its errors (``planners.step.calibrate``). It holds
       everywhere else: processors, other makers' accelerators, fp32, and cards of known families
@@ -225,7 +224,7 @@ def shapes_law(
     """
     name, _, shared = device.name.partition("/")
     row = accelerators.get(name)
-    if row is None or row.vendor != "NVIDIA" or row.architecture not in _FITTED_ARCHITECTURES:
+    if row is None or row.architecture not in _FITTED_ARCHITECTURES:
         return None
     code = PRECISION_CODES.get(runs_as(device, work.precision))
     if code is None:
@@ -373,11 +372,10 @@ def software_of(work: Work) -> Software:
         selective_gemm=0.0 if is_megatron else 0.5,
     )
     asked = {} if setup.loss is None else LOSSES[setup.loss]
-    if setup.stack is None:
+    if (facts := setup.facts) is None:
         # Whoever tunes a model has a loss in parts, unless it is said: torchtune, TRL, Unsloth.
         usual = LOSSES["chunked"] if _is_tuned_finely(setup) and setup.loss is None else asked
         return replace(software, **usual)
-    facts = STACKS[setup.stack]
     said = dict(facts.software)
     if setup.loss not in (None, facts.loss):
         said = {name: value for name, value in said.items() if not name.startswith("logit_")}

@@ -31,14 +31,17 @@ from advisor.estimate.knowledge.layout_model import (
 )
 from advisor.estimate.time_columns import CODE, WAITS, TimeColumns, shares_of, way_code
 from advisor.estimate.ways.data_parallel import kept_free_bytes
+from advisor.jobs import restacked
 from advisor.machines import host_room_bytes
 from advisor.planners.core import (
     BACKWARDS,
+    RELEASES,
     STACKS,
     Device,
     Layout,
     Layouts,
     Machines,
+    Software,
     Stack,
     StackFacts,
     TrainingSetup,
@@ -150,9 +153,8 @@ def stack_spaces(space: SearchSpace, setup: TrainingSetup) -> tuple[SearchSpace,
     First what the setup's stack does of what nobody asked for otherwise; then all that it can.
     Of a stack that nobody named: then all, for what it does not do another one may.
     """
-    if setup.stack is None:
+    if (facts := setup.facts) is None:
         return (space,)
-    facts = STACKS[setup.stack]
     usual = replace(space, **_defaults(space, facts))
     if setup.is_stack_assumed:
         return usual, space
@@ -176,7 +178,7 @@ def check_stack(space: SearchSpace, setup: TrainingSetup) -> None:
     """
     asked = space.schedule or ("interleaved" if (space.chunks or 1) > 1 else None)
     # What nobody named runs as Megatron's pipelines do.
-    facts = STACKS[setup.stack or "megatron-core"]
+    facts = setup.facts or STACKS["megatron-core"]
     if asked not in (None, "1f1b", *facts.able_schedules):
         able = ", ".join(name for name, one in STACKS.items() if asked in one.able_schedules)
         word = f"--stack {setup.stack}" if setup.named_stack else "software that nobody names"
@@ -186,12 +188,12 @@ def check_stack(space: SearchSpace, setup: TrainingSetup) -> None:
         )
     if asked in BACKWARDS and setup.kernels == "compiled":
         raise UsageError(
-            f"--schedule {asked} computes gradients of weights apart, which compiled models cannot",
+            f"--schedule {asked} computes gradients of weights apart: compiled models cannot",
             hint="add --kernels eager",
         )
-    if setup.named_stack is None:
+    if setup.named_stack is None or setup.facts is None:
         return
-    degrees = STACKS[setup.named_stack].degrees
+    degrees = facts.degrees
     for name in _DEGREES:
         if (getattr(space, name) or 1) > 1 and name not in degrees:
             why = "" if degrees else ": every rank computes the whole model"
@@ -280,7 +282,7 @@ def _on_any(case: StepCase, machines: Machines) -> LayoutProblem:
         trained_share=trained_share(work),
         passed_share=passed_share(work),
         # The stack recomputes or offloads some layers only, where nobody says which.
-        parts_layers=is_open and setup.stack is not None and STACKS[setup.stack].parts_layers,
+        parts_layers=is_open and setup.facts is not None and setup.facts.parts_layers,
         admits=partial(
             is_runnable,
             shapes=shapes_of(work.transformer),
@@ -432,10 +434,46 @@ def layout_log_sd(
     of_links = float(shares["network"][0] * case.constants.scaling.log_sd_communication)
     if on.is_rdma and on.problem.block_table is None:
         of_links = 0.0
-    published = math.hypot(of_layout, of_links, of_weights)
+    published = math.hypot(of_layout, of_links, of_weights, _release_log_sd(case, on, layout))
     if case.own is None:
         return published
     return case.own.log_sd(on.problem, layout_columns(layout), device, published)
+
+
+# Mixtures of one model, card and batch took 1.0 to 2.8 times as long by NeMo's recipes of 26.02 as
+# by those of 26.04 (Megatron-Bridge's tables), half of them within 5 %: 1.5 times in a year.
+_MIXTURE_LOG_SD: Final = math.log(1.5) / REACH_90
+
+
+def _release_log_sd(case: StepCase, on: OnMachine, layout: Layout) -> float:
+    """Return the deviation of ln(step) by a stack's release, where its user names none.
+
+    An interval of 90 % holds what the farthest of them takes in that layout, and of a mixture of
+    experts what no law here tells apart yet.
+    """
+    setup, problem = case.work.setup, on.problem
+    if setup.named_stack is None or setup.release or problem.block_table is not None:
+        return 0.0
+    columns, others = layout_columns(layout), case.once(("releases",), lambda: _releases(case))
+    step_s = [
+        float(replace(problem, software=one).times(columns).step_s)
+        for one in (problem.software, *others)
+    ]
+    known = max(abs(math.log(one / step_s[0])) for one in step_s) / REACH_90
+    is_mixture = problem.transformer.experts > 1 and setup.named_stack in RELEASES
+    return math.hypot(known, _MIXTURE_LOG_SD if is_mixture else 0.0)
+
+
+def _releases(case: StepCase) -> list[Software]:
+    """Return what the releases of a named stack do otherwise than it does today."""
+    work, setup = case.work, case.work.setup
+    said = {name: getattr(setup, name) for name in setup.said}
+    released = {
+        software_of(replace(work, setup=restacked(setup, {**said, "stack": f"{stack}@{name}"})))
+        for stack in RELEASES.keys() & {setup.named_stack}
+        for name, _, _ in RELEASES[stack]
+    }
+    return sorted(released - {software_of(work)}, key=repr)
 
 
 def network_slope(problem: LayoutProblem, layout: Layout) -> float:
