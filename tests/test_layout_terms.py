@@ -66,11 +66,12 @@ def drawn() -> LayoutCase:
         ),
         machines=Machines(
             flop_per_s=one_of(1e14, 3e14), memory_bytes_per_s=one_of(1e12, 2e12),
-            memory_bytes=8e10, intra_bytes_per_s=one_of(4e10, 3e11),
+            memory_bytes=8e10, intra_bytes_per_s=one_of(1e10, 4e10, 3e11),
             network_bytes_per_s=one_of(2e10, 1e11), domain_machines=one_of(1, 1, 2),
             host_bytes_per_s=one_of(1e9, 2e10), devices_per_node=one_of(2, 4, 8),
             generation=one_of(0, 1, 2, 3), precision=one_of(0, 1, 2, 3),
             is_ultra=one_of(0, 1), elementwise_flop_per_s=one_of(np.inf, 4e12, 2e13),
+            relative_power=one_of(0.8, 1.0, 1.3),
         ),
         software=Software(
             fusion=one_of(0, 1, 2, 3), attention=one_of(0, 1, 2, 3),
@@ -126,6 +127,7 @@ def rate(r: Any, precision: int) -> float:
         found *= P.low_blackwell
     if precision == 2 and r.is_ultra:
         found *= 15 / 10
+    found *= r.relative_power**P.blackwell_power
     return float(found)
 
 
@@ -144,6 +146,7 @@ def products(r: Any) -> float:
     slow = 1 + P.saturation_tp * r.tp / h
     if r.precision in (1, 2):
         slow *= 1 + P.low_width * r.tp / h
+        slow /= (h / 8192) ** (P.low_wide * r.precision)
     if h // r.tp % 64:
         slow *= P.misaligned_gemm
     processors, share, whole = [80, 108, 132, 148][r.generation], 0.0, 0.0
@@ -463,8 +466,13 @@ def inside_layer(r: Any) -> float:
     tokens, passed = r.micro_batch * r.sequence / r.cp, min(r.passed_share * r.pp, 1)
     times = 2 + passed * (4 if r.recompute == 2 else 2)
     stream = 2 * tokens * r.hidden * (2 if r.precision == 3 else 1)
-    reduced = 2 * (r.tp - 1) / r.tp * stream / (P.tp_efficiency * link(r, r.tp))
+    is_near = r.tp <= r.devices_per_node * r.domain_machines
+    is_by_host = r.tp > 1 and is_near and r.intra_bytes_per_s < 15e9
+    # In and out of the host's memory at once, as far as its link to a device carries it.
+    rate = max(min(2e10, r.host_bytes_per_s), 1e10) if is_by_host else link(r, r.tp)
+    reduced = 2 * (r.tp - 1) / r.tp * stream / (P.tp_efficiency * rate)
     found = times * (reduced + P.tp_latency_s * math.log2(r.tp))
+    found += times * P.host_message_s if is_by_host else 0
     found *= P.tp_exposed if r.overlaps_tp else 1
     if r.experts > 1:
         # Around attention as ever; the ranks of an expert gather all that it meets, or none.
@@ -534,20 +542,31 @@ def reductions(r: Any, backward_s: float, compute_s: float) -> float:
     scattered, scatter, among, sent, gather, everything = (
         sum(one) for one in zip(*parts, strict=True)
     )
+    is_loop = r.fusion != 1 and not r.is_launch_heavy and not r.reduce_bucket_elements
+    if is_loop and r.zero_stage in (1, 2):
+        tensors = math.ceil(r.layers / r.pp) * (4 + r.matrices + 2)
+        gather += tensors * (copies(r)[0] - 1) * P.dp_latency_s
     if r.zero_stage == 3:
         times = 2 if r.reshards and r.pp == 1 else 1
         least = P.fsdp_exposed_core if is_core(r) else P.fsdp_exposed
         copied = passes * (times * sent + scattered)
-        together = passes * (times * gather + scatter) + among
-        return float(max(least * copied, together - P.fsdp_overlap * compute_s))
+        every = passes * (times * gather + scatter)
+        least = least * copied + P.latency_exposed * (every - copied)
+        return float(max(least, every + among - P.fsdp_overlap * compute_s))
     scatters = passes if r.zero_stage == 2 else 1
-    found = scatters * scatter + among + gather
+    hidden = P.dp_overlap if r.overlaps_dp else 0
+    is_ahead = is_core(r) and r.overlaps_dp and r.zero_stage > 0
+    found = scatters * scatter + among + (0 if is_ahead else gather)
     if r.zero_stage == 0:
         found = everything
-    hiding = scatters * backward_s * (P.dp_overlap if r.overlaps_dp else 0)
-    v, within = r.virtual_stages, min(r.pp, m)
+    ahead = exposed(r, gather, hidden * (compute_s / m - backward_s)) if is_ahead else 0
+    return ahead + exposed(r, found, hidden * scatters * backward_s)
+
+
+def exposed(r: Any, whole: float, hiding: float) -> float:
+    v, within = r.virtual_stages, min(r.pp, r.accumulation_steps)
     # Chunks are reduced one after another behind what still goes backward; the last has its own.
-    return float(max(found - hiding * (1 + (v - 1) * within) / v, (found - hiding) / v, 0))
+    return float(max(whole - hiding * (1 + (v - 1) * within) / v, (whole - hiding) / v, 0))
 
 
 def of_ranks(r: Any, size: float, d: float, group: float, side_by_side: int) -> list[float]:

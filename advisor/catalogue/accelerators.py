@@ -51,6 +51,9 @@ _GENERATIONS: Final = {
 # T4 21 of 65.
 _MEASURED_SHARE: Final = (0.5, 0.65, 0.80, 0.73, 0.51)
 _BLACKWELL_W: Final = 1200.0
+_BLACKWELL: Final = 3  # of ``kernels``
+# A B200's board, and the rate of its bursts (this catalogue's).
+_B200_W, _B200_FLOP_PER_S = 1000.0, 1745e12
 # What the driver keeps of the total of nvidia-smi: 0.6 to 2.2 % on the nine chips with both
 # readings; the upper quartile. Cards of 8 and 11 GB keep 0.21 and 0.24 GiB (PyTorch's total
 # capacity 7.79 and 10.76: github.com/ryujaehun/pytorch-gpu-benchmark/issues/1,
@@ -190,6 +193,17 @@ class Accelerator(Recorded):
         """Arithmetic outside of products [flop/s]."""
         peak = self.peak_flop_per_s("fp32") or math.inf
         return ELEMENTWISE_SHARE * peak * self.clock_share * self.card_share
+
+    @property
+    def relative_power(self) -> float:
+        """What its board may draw for every flop/s of a burst, over a B200's.
+
+        1 where products are not bound by power: before Blackwell, and on cards without NVLink.
+        """
+        watts = self.device.tdp_w if self.device else None
+        if watts is None or self.kernels < _BLACKWELL or self.link_name == "pcie":
+            return 1.0
+        return watts * self.card_share / self.flop_per_s * _B200_FLOP_PER_S / _B200_W
 
     @property
     def memory_bytes_per_s(self) -> float:

@@ -139,6 +139,8 @@ def _machines(run: AskedRun) -> Machines:
         generation=accelerator.kernels,
         precision=PRECISION_CODES[run.precision],
         elementwise_flop_per_s=accelerator.elementwise_flop_per_s,
+        is_ultra=int(accelerator.is_ultra),
+        relative_power=accelerator.relative_power,
     )
 
 

@@ -348,6 +348,7 @@ def _machines(text: Text, number: Number) -> Machines:
         generation=generation,
         precision=np.array([_PRECISION.get(p, 0) for p in text["precision"]]),
         is_ultra=np.array([a.is_ultra for a in known], dtype=np.int64),
+        relative_power=np.array([a.relative_power for a in known]),
     )
 
 

@@ -94,6 +94,8 @@ class Machines:
     elementwise_flop_per_s: Column = np.inf  # arithmetic outside of products
     # 1 for Blackwell Ultra: half as much again in fp4, exponentials twice as fast
     is_ultra: Column = 0
+    # what its board may draw for every flop/s of a burst, over a B200's
+    relative_power: Column = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,8 +45,15 @@ class LayoutParameters:
     tf32_gain: float = 0.5
     # what fp8 and fp4 gain more on Blackwell, where power bounds 16-bit products in training
     # (measured bursts of 1,745 Tflop/s are not kept up). Set with B200 and GB200 runs in sight.
-    low_blackwell: float = 1.30
+    low_blackwell: float = 1.15
+    # how the sustained rate of Blackwell's products follows the power of its board: a B200 keeps
+    # up half of its peak, far down its curve of voltages, where power is nearly the clock (1);
+    # near the top it is its cube (1/3)
+    blackwell_power: float = 0.9
     low_width: float = 150.0  # products in fp8 and fp4 lose 1 + low_width tp/h besides
+    # and with every halving of the bits their rate grows by so much of ln h: casts, scales and the
+    # ends of a product are a smaller part of wider ones
+    low_wide: float = 0.10
     cast_bytes: float = 2.0  # traffic per operand entry cast to fp8 or fp4 [bytes]
     # the same where kernels of their own cast, over that: reading for the largest, reading and
     # writing to cast, a second copy with columns in the place of rows (5 and 3 bytes, beside 2
@@ -124,6 +131,10 @@ class LayoutParameters:
     tp_exposed: float = 0.55
     # share of its links that an exchange between experts reaches
     ep_efficiency: float = 0.6
+    # of a message that passes a host's memory: pieces are copied in before others are copied out
+    # (set with AMP's trials on T4s in sight: what 24 layers take longer in eight micro-batches
+    # than in one of the same samples) [s]
+    host_message_s: float = 0.6e-3
     # pp_efficiency, pp_latency_s, pp_exposed: constants of sends between stages
     pp_efficiency: float = 1.0
     pp_latency_s: float = 48e-6
@@ -136,6 +147,9 @@ class LayoutParameters:
     # of a step of a ring between nodes: NCCL on 2 to 128 of them (``collective_busbw_ratio.csv``,
     # as fitted in ``links.collectives``) [s]
     dp_latency_s: float = 9.3e-6
+    # of these what no computing hides: the first layer's gather and the last one's reduction, and
+    # ranks that come late to others
+    latency_exposed: float = 0.2
     dp_overlap: float = 0.73
     fsdp_overlap: float = 0.80
     fsdp_exposed: float = 0.4

@@ -51,6 +51,7 @@ from advisor.planners.step import block_times, product_rate
 # more (``DistributedDataParallelConfig.bucket_size``). [bytes]
 _BUCKET_BYTES: Final = 4 * 40e6
 _BUCKET_BYTES_PER_RANK: Final = 4 * 1e6
+_ROUNDING: Final = 1e-9
 # Weight, gradient and state of a parameter in the runs that the constant was fitted on. [bytes]
 _FITTED_STATE_BYTES: Final = 18.0
 
@@ -96,8 +97,26 @@ def ring_latency_s(case: LayoutCase, ranks: Column, bytes_: Floats) -> Floats:
     bucket = np.maximum(_BUCKET_BYTES, _BUCKET_BYTES_PER_RANK * ranks)
     layer = bytes_ / np.maximum(np.ceil(np.asarray(case.shapes.layers) / case.layouts.pp), 1)
     bucket = np.where(np.asarray(case.layouts.zero_stage) == 3, layer, bucket)
-    calls = np.ceil(np.asarray(bytes_) / np.maximum(bucket, 1.0))
+    calls = np.ceil(np.asarray(bytes_) / np.maximum(bucket, 1.0) - _ROUNDING)
     return np.asarray(calls * (ranks - 1) * case.parameters.dp_latency_s)
+
+
+def _by_tensor_s(case: LayoutCase, ranks: Column) -> Floats:
+    """Return what the calls take that hand out updated weights tensor by tensor [s].
+
+    So do loops around PyTorch that shard the optimizer alone (``ZeroRedundancyOptimizer``,
+    InternEvo's ``HybridZeroOptimizer``): every rank broadcasts what it updated, along a ring.
+    Megatron and DeepSpeed gather buckets.
+    """
+    software, zero = case.software, np.asarray(case.layouts.zero_stage)
+    is_loop = (np.asarray(software.fusion) != 1) & (np.asarray(software.is_launch_heavy) == 0)
+    is_loop &= np.asarray(software.reduce_bucket_elements) == 0
+    is_loop &= (zero == 1) | (zero == 2)
+    # Four of attention, those of the feed-forward block, and two norms.
+    tensors = np.ceil(np.asarray(case.shapes.layers) / case.layouts.pp)
+    tensors = tensors * (6 + np.asarray(case.shapes.matrices))
+    late = tensors * (np.asarray(ranks, float) - 1) * case.parameters.dp_latency_s
+    return np.where(is_loop, late, 0.0)
 
 
 def data_parallel_s(case: LayoutCase, backward_s: Floats, compute_s: Floats) -> Floats:
@@ -117,14 +136,20 @@ def data_parallel_s(case: LayoutCase, backward_s: Floats, compute_s: Floats) -> 
         other = _collectives(case, routed, copies, of_group, expert_group(layouts))
         one = tuple(a + b for a, b in zip(one, other, strict=True))
     scattered, scatter, between, sent, gather, all_reduce = one
+    gather = gather + _by_tensor_s(case, group)
     m = np.asarray(layouts.accumulation_steps)
     # ZeRO 2 and 3 keep no whole gradient: every micro-batch's is scattered. Stages of a pipeline
     # add up whole gradients of weights that they gathered once.
     passes = np.where(accumulates_whole(layouts), 1, m)
     scatters = np.where(zero == 2, passes, 1)
-    reduction = np.where(zero == 0, all_reduce, scatters * scatter + between + gather)
     overlap = np.where(np.asarray(software.overlaps_dp), parameters.dp_overlap, 0.0)
+    # Megatron Core gathers what was updated behind the next forward (``overlap_param_gather``).
+    is_ahead = is_megatron_core(software) & (overlap > 0) & (zero > 0)
+    at_once = np.where(is_ahead, 0.0, gather)
+    reduction = np.where(zero == 0, all_reduce, scatters * scatter + between + at_once)
     exposed = _exposed_s(reduction, overlap * scatters * backward_s, layouts)
+    forward_s = compute_s / m - backward_s
+    exposed = exposed + _exposed_s(gather - at_once, overlap * forward_s, layouts)
     again = np.asarray(layouts.reshards, bool) & (np.asarray(layouts.pp) == 1)
     times = np.where(again, 2, 1)
     fsdp = passes * (times * gather + scatter) + between
@@ -134,7 +159,8 @@ def data_parallel_s(case: LayoutCase, backward_s: Floats, compute_s: Floats) -> 
     least = np.where(
         is_megatron_core(software), parameters.fsdp_exposed_core, parameters.fsdp_exposed
     )
-    fsdp_exposed = np.maximum(least * copied, fsdp - parameters.fsdp_overlap * compute_s)
+    late = parameters.latency_exposed * (fsdp - copied - between)
+    fsdp_exposed = np.maximum(least * copied + late, fsdp - parameters.fsdp_overlap * compute_s)
     return np.asarray(np.where(zero == 3, fsdp_exposed, exposed))
 
 

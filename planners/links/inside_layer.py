@@ -15,7 +15,10 @@ al. (GShard, 2020).
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
+from numpy.typing import NDArray
 
 from advisor.planners.core import (
     Column,
@@ -30,6 +33,10 @@ from advisor.planners.core import (
     passed_layers_share,
     query_columns,
 )
+
+
+# Cards that reach less of one another have no direct transfers: half of PCIe 4 and of 3.
+_BY_HOST_BYTES_PER_S: Final = 15e9
 
 
 def link_bytes_per_s(machines: Machines, ranks: Column) -> Floats:
@@ -50,8 +57,10 @@ def tensor_parallel_s(case: LayoutCase) -> Floats:
     tp = np.asarray(layouts.tp, float)
     volume = 2 * layouts.micro_batch * np.asarray(shapes.sequence, float) / layouts.cp
     volume = volume * shapes.hidden * activation_width(case.machines.precision)
-    bandwidth = parameters.tp_efficiency * link_bytes_per_s(case.machines, layouts.tp)
-    once = 2 * (tp - 1) / tp * volume / bandwidth + parameters.tp_latency_s * np.log2(tp)
+    is_by_host, link = _by_host(case)
+    once = 2 * (tp - 1) / tp * volume / (parameters.tp_efficiency * link)
+    once = once + parameters.tp_latency_s * np.log2(tp)
+    once = once + np.where(is_by_host, parameters.host_message_s, 0.0)
     exposed = np.where(np.asarray(software.overlaps_tp), parameters.tp_exposed, 1.0)
     passed = passed_layers_share(shapes, layouts)
     times = 2 + passed * (2 + 2 * (np.asarray(layouts.recompute) == 2))
@@ -71,6 +80,20 @@ def _second(case: LayoutCase) -> Floats:
     routed = shapes.routed_share * np.asarray(shapes.experts_per_token) * ring
     beside = np.where(np.asarray(shapes.dense_ffn) > 0, 1.0, 1.0 - shapes.routed_share)
     return np.where(np.asarray(shapes.experts) > 1, routed + beside, 1.0)
+
+
+def _by_host(case: LayoutCase) -> tuple[NDArray[np.bool_], Floats]:
+    """Return which tensor-parallel rings pass a host's memory, and every ring's rate [bytes/s].
+
+    A lone copy waits until it is in that memory: half of what the host's link carries. Messages
+    are cut into pieces, some of which come in while others go out; what that takes to fill is paid
+    once a message (``host_message_s``).
+    """
+    machines, tp = case.machines, np.asarray(case.layouts.tp)
+    link, lone = link_bytes_per_s(machines, tp), np.asarray(machines.intra_bytes_per_s, float)
+    is_by_host = (tp > 1) & (tp <= domain_devices(machines)) & (lone < _BY_HOST_BYTES_PER_S)
+    piped = np.maximum(np.minimum(2 * lone, machines.host_bytes_per_s), lone)
+    return np.asarray(is_by_host), np.where(is_by_host, piped, link)
 
 
 def context_parallel_s(case: LayoutCase) -> Floats:

@@ -54,6 +54,7 @@ _BLACKWELL: Final = 3
 _CDNA: Final = 4
 _FLASH_3: Final = 3  # index into ``ATTENTIONS``
 _FP4: Final = 2  # index into ``PRECISIONS``
+_WIDTH: Final = 8192  # of the models that the gains of fp8 and fp4 are of
 # 15 dense Pflop/s in fp4 beside 10 of Blackwell, the same in wider formats (datasheets).
 _ULTRA_FP4: Final = 1.5
 # The embedding's look-up and the last normalisation beside the blocks and the head. [s]
@@ -129,6 +130,8 @@ def product_rate(case: LayoutCase) -> Floats:
         np.asarray(machines.precision) > 0
     )
     cool = np.where(is_cool, parameters.low_blackwell, 1.0)
+    # How much of a burst is kept up is the board's power, where that binds.
+    power = np.asarray(machines.relative_power, float) ** parameters.blackwell_power
     return np.asarray(
         machines.flop_per_s
         * parameters.gemm_efficiency
@@ -137,6 +140,7 @@ def product_rate(case: LayoutCase) -> Floats:
         * untuned
         * cool
         * ultra
+        * power
     )
 
 
@@ -154,6 +158,8 @@ def products_s(case: LayoutCase) -> Floats:
     # Casts and scales cost a product's edges, so that low precision gains more from wide ones.
     narrow = pick((0.0, parameters.low_width, parameters.low_width, 0.0), machines.precision)
     slow = slow * (1 + narrow * tp / h)
+    wide = parameters.low_wide * pick((0.0, 1.0, 2.0, 0.0), machines.precision)
+    slow = slow * (h / _WIDTH) ** -wide
     slow = slow * np.where(h // tp % 64 != 0, parameters.misaligned_gemm, 1.0)
     slow = slow * _quantised(case)
     kv = np.asarray(shapes.kv_heads) / shapes.heads

@@ -384,6 +384,7 @@ def _machines(case: StepCase, row: int, on: OnDevice) -> Machines:
         precision=on.precision,
         elementwise_flop_per_s=known.elementwise_flop_per_s if known else math.inf,
         is_ultra=int(known.is_ultra) if known else 0,
+        relative_power=known.relative_power if known else 1.0,
     )
 
 
