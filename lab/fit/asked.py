@@ -135,7 +135,6 @@ def _machines(run: AskedRun) -> Machines:
         network_bytes_per_s=run.network_bytes_per_s,
         devices_per_node=run.per_node,
         domain_machines=run.domain_machines,
-        is_ultra=int(accelerator.is_ultra),
         generation=accelerator.kernels,
         precision=PRECISION_CODES[run.precision],
         elementwise_flop_per_s=accelerator.elementwise_flop_per_s,

@@ -34,7 +34,6 @@ from advisor.planners.core import (
     query_columns,
 )
 
-
 # Cards that reach less of one another have no direct transfers: half of PCIe 4 and of 3.
 _BY_HOST_BYTES_PER_S: Final = 15e9
 
