@@ -17,7 +17,7 @@ from advisor.planners.step.device import GRAIN, PRODUCTS, step_time
 from advisor.planners.step.device_rates import (
     DeviceParameters,
     Devices,
-    generations_before_pascal,
+    generations_before_maxwell,
     measured_flop_per_s,
     run_on_matrix_units,
     runs_as,
@@ -224,7 +224,7 @@ def by_hand(work: Work, device: Device, batch: float, p: DeviceParameters) -> di
         if runs == "fp64" and device.kind == "gpu" and one.kind != "matmul":
             rate = 0.8 * products if is_convolved else min(rate, products)
         memory = device.memory_bytes_per_s * share.memory
-        memory *= p.kepler_fraction ** generations_before_pascal(Devices([device]))[0]
+        memory *= p.kepler_fraction ** generations_before_maxwell(Devices([device]))[0]
         if work.is_compiled and one.kind not in PRODUCTS:
             memory /= p.compiled_traffic_fraction
         moved = times * (one.bytes - one.fixed_bytes) + one.fixed_bytes

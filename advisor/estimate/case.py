@@ -52,7 +52,6 @@ from advisor.planners.step import (
     expected_errors,
     features,
     is_known_by_runs,
-    least_growth,
     own_hosts,
     relative_speed,
     shared_with,
@@ -246,7 +245,6 @@ class Anchors:
         hosts = self._host_log_sd(devices, constants)
         prior = expected_errors(self.work, devices, constants.residual, hosts)
         if law == "operators":
-            prior = replace(prior, mean=prior.mean + self._growth(devices, constants))
             prior = _widened(prior, self.work, devices, bare_sd, constants)
             if is_known_by_runs(self.work):
                 # Of a step that was fitted to runs errors are wider where none of them was.
@@ -270,17 +268,6 @@ class Anchors:
             return None
         batch = [float(work.micro_batch)]
         return step_time(work, devices, batch, constants.device).host_log_sd[:, 0]
-
-    def _growth(self, devices: Sequence[Device], constants: Constants) -> Floats:
-        """Return what errors lack for a larger batch to take no less than a smaller one."""
-        work = self.work
-        assert work is not None
-
-        def log_s(batches: Floats) -> Floats:
-            found = step_time(work, devices, batches, constants.device)
-            return np.asarray(np.log(found.micro_batch_s + found.optimizer_s[:, None]))
-
-        return least_growth(work, devices, log_s, constants.residual)
 
     def with_actual(
         self, device: Device, predicted_s: float, measured_s: float, device_log_sd: float,

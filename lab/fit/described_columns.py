@@ -13,7 +13,7 @@ from advisor.planners.core import Device, Operators, Work, concatenate, select
 from advisor.planners.step.device import KINDS, PRODUCTS
 from advisor.planners.step.device_rates import (
     Devices,
-    generations_before_pascal,
+    generations_before_maxwell,
     log_rates,
     vector_units,
 )
@@ -68,7 +68,7 @@ class DescribedRows:
     measured on them (infinite where none was), ``single_peak`` the vector units' peak. Of a
     recorded script, ``call_s`` is what a call takes on an unseen host, ``handed_bytes`` what its
     loader hands over, and ``host`` that machine; 0 and empty for a described job. ``years`` since
-    2023; ``age`` as ``generations_before_pascal``; ``log_rates`` of shape (n, 3); ``vector_unit``
+    2023; ``age`` as ``generations_before_maxwell``; ``log_rates`` of shape (n, 3); ``vector_unit``
     indexes ``UNITS`` without the first, ``kind`` ``KINDS``, ``phase`` ``PHASES``.
     """
 
@@ -159,7 +159,7 @@ def columns(rows: list[MeasuredStep]) -> DescribedRows:
         bandwidth=np.array([d.memory_bytes_per_s for d in devices]),
         tdp=np.array([d.tdp_w or np.inf for d in devices]),
         years=np.array([(d.release_year or 2023.0) - 2023.0 for d in devices]),
-        age=generations_before_pascal(table),
+        age=generations_before_maxwell(table),
         log_rates=log_rates(table),
         vector_unit=np.array([UNITS.index(u) - 1 for u in units]),
         is_half=is_half,

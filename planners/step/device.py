@@ -371,7 +371,7 @@ def _uncertainty(
     convolved = np.isin(table.kind, list(_CONVOLUTIONS))
     products = weight[convolved | np.isin(table.kind, list(PRODUCTS))].sum()
     unlike = weight[convolved].sum() / max(products, 1e-300)
-    is_new, is_unfitted, distance, is_guessed = devices.kept(
+    is_new, is_unfitted, distance, convolved, is_guessed = devices.kept(
         ("unseen", work.precision, id(parameters)),
         partial(_unseen, precision=work.precision, parameters=parameters),
     ).T
@@ -379,7 +379,7 @@ def _uncertainty(
         parameters.log_sd**2
         + is_new * parameters.unseen_architecture_log_sd**2
         + np.maximum(is_guessed, is_new * unlike) * parameters.unmeasured_rate_log_sd**2
-        + (parameters.distance_log_sd * distance) ** 2
+        + parameters.distance_log_sd**2 * (distance**2 + unlike * (convolved**2 - distance**2))
         + is_unfitted * parameters.unfitted_device_log_sd**2
         + unseen_share * parameters.unseen_kind_log_sd**2
     )
@@ -387,7 +387,10 @@ def _uncertainty(
 
 
 def _unseen(devices: Devices, precision: str, parameters: DeviceParameters) -> Floats:
-    """Return what of devices was not fitted: family, kind, distance of rates, measured rates."""
+    """Return what of devices was not fitted.
+
+    Family, kind, distances of rates (of all fitted, and with convolutions), measured rates.
+    """
     seen = dict.fromkeys(parameters.fitted_architectures, 0.0)
     is_gpu = devices.word("kind") == "gpu"
     # Nor was anything of double precision fitted, but one share.
@@ -396,5 +399,6 @@ def _unseen(devices: Devices, precision: str, parameters: DeviceParameters) -> F
         devices.by_word("architecture", seen, 1.0),
         is_unfitted,
         distances_from_fitted(devices, parameters.fitted_rates) * is_gpu,
+        distances_from_fitted(devices, parameters.convolved_rates) * is_gpu,
         ~are_measured(devices, precision),
     ], axis=1)  # fmt: skip
