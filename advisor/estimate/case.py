@@ -66,6 +66,9 @@ if TYPE_CHECKING:
     from advisor.planners.links import ScalingFit
 
 
+# CoreMark per virtual CPU of the usual host of a GPU: the median of the processors of the
+# catalogue's machines with GPUs that were measured [1/s]
+USUAL_CORE_SPEED: Final = 19_000.0
 DIGITS = 5  # significant: fits converge further, readings are less certain
 
 
@@ -490,6 +493,19 @@ class StepCase:
         """Return the rows of several machines whose network nobody states."""
         return np.asarray(self.fleet.is_network_assumed[type_index] & (count > 1))
 
+    def host_speed(self, type_index: Integers) -> Floats:
+        """Return how fast a core of these machines starts calls, over the usual one.
+
+        In steps of an eighth, so that few are told apart; 1 where it is not known, and where
+        nothing that was recorded is started by it.
+        """
+        if self.work.call_s is None or self.work.is_host_known:
+            return np.ones(len(type_index))
+        speed = self.fleet.core_speed[type_index] / USUAL_CORE_SPEED
+        near = np.exp2(np.round(np.log2(speed) * 6) / 6)
+        is_known = np.isfinite(near) & self.fleet.is_accelerated[type_index]
+        return np.where(is_known, np.clip(near, 0.5, 2.0), 1.0)
+
     def startup_s(self, type_index: Integers) -> Floats:
         """Return how long these machines take to boot and the program to its first step [s]."""
         speed = relative_speed(self.anchors.core_speed, self.fleet.core_speed[type_index])
@@ -517,12 +533,20 @@ class StepCase:
         return np.asarray(samples * (per_sample / cores_each + idle_s), dtype=float)
 
     def waiting_s(
-        self, step_s: Floats, samples: Integers | Floats, type_index: Integers
-    ) -> Floats:
-        """Return what loading adds to a step: all of it inline, beside it the excess [s]."""
+        self, step_s: Floats, samples: Integers | Floats, type_index: Integers,
+        idle_s: Floats | float = 0.0,
+    ) -> Floats:  # fmt: skip
+        """Return what loading adds to a step: beside it the excess, inline all of it [s].
+
+        A host that loads inline does so while an accelerator computes what was started already,
+        unless the script waits for the accelerator at every step.
+
+        ``idle_s``: what the host has nothing to start in a step.
+        """
         load_s = self.loading_s(samples, type_index)
         if self.job.feed.workers == 0:
-            return load_s
+            goes_on = self.fleet.is_accelerated[type_index] & ~self.work.is_synchronised
+            return np.maximum(load_s - np.where(goes_on, idle_s, 0.0), 0.0)
         return np.maximum(load_s - step_s, 0.0)
 
 

@@ -587,7 +587,7 @@ def update(
     values["latency_s"]["gpu"] = float(f"{c['latency']:.3g}")
     values["dispatch_s"]["gpu"] = float(f"{c['dispatch']:.3g}")
     values["engine_call_fraction"] = round(c["engine"], 4)
-    values["handed_bytes_per_s"] = float(f"{c['handed']:.3g}")
+    values["fed_step_s"] = float(f"{c['fed']:.3g}")
     values["widened_fraction"] = round(c["widened"], 4)
     values["widened_depthwise_fraction"] = round(c["widened_depthwise"], 4)
     values["fitted_kinds"] = list(FITTED_KINDS)

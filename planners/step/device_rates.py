@@ -56,11 +56,14 @@ class DeviceParameters:
     # that nobody has seen (``advisor validate recorded`` has the hosts of a suite)
     engine_call_fraction: float
     host_log_sd: float
-    # handed_bytes_per_s, handed_log_sd: the same script's batches reach the device at so many
-    # bytes a second, taken from a loader and copied from pageable memory; the deviation of its
-    # logarithm over hosts
-    handed_bytes_per_s: float
-    handed_log_sd: float
+    # staged_bytes_per_s, link_bytes_per_s: a batch from pageable memory is copied at the first
+    # rate, then crosses the link; the second is that of cards whose link is unknown
+    staged_bytes_per_s: float
+    link_bytes_per_s: float
+    # fed_step_s, fed_step_log_sd: what else a step takes that has its batch from a loader, and
+    # the deviation of its logarithm over hosts
+    fed_step_s: float
+    fed_step_log_sd: float
     # widened_fraction, widened_depthwise_fraction: share of their rate in 32 bits that products
     # and depthwise convolutions reach on tensors stored in 16, on devices without matrix units
     widened_fraction: float
