@@ -17,7 +17,7 @@ from advisor.planners.step.device import GRAIN, PRODUCTS, step_time
 from advisor.planners.step.device_rates import (
     DeviceParameters,
     Devices,
-    generations_before_pascal,
+    generations_before_maxwell,
     measured_flop_per_s,
     run_on_matrix_units,
     runs_as,
@@ -78,7 +78,7 @@ def test_shares_sum_to_the_micro_batch(
     parameters: DeviceParameters, sheet: dict[str, Device]
 ) -> None:
     t = step_time(WORK, list(sheet.values()), [1, 8, 64], parameters)
-    np.testing.assert_allclose(t.compute_s + t.memory_s + t.launch_s, t.micro_batch_s)
+    np.testing.assert_allclose(t.compute_s + t.memory_s + t.launch_s + t.copy_s, t.micro_batch_s)
     assert t.micro_batch_s.shape == (len(sheet), 3)
     assert np.all(t.backward_s < t.micro_batch_s)
 
@@ -224,7 +224,7 @@ def by_hand(work: Work, device: Device, batch: float, p: DeviceParameters) -> di
         if runs == "fp64" and device.kind == "gpu" and one.kind != "matmul":
             rate = 0.8 * products if is_convolved else min(rate, products)
         memory = device.memory_bytes_per_s * share.memory
-        memory *= p.kepler_fraction ** generations_before_pascal(Devices([device]))[0]
+        memory *= p.kepler_fraction ** generations_before_maxwell(Devices([device]))[0]
         if work.is_compiled and one.kind not in PRODUCTS:
             memory /= p.compiled_traffic_fraction
         moved = times * (one.bytes - one.fixed_bytes) + one.fixed_bytes
@@ -243,22 +243,27 @@ def by_hand(work: Work, device: Device, batch: float, p: DeviceParameters) -> di
         in_library = one.kind == "recurrent" or one.listed is not None
         of_python[one.phase] += n if one.phase == "forward" and not in_library else 0
         busy[one.phase] += took + n * launches * p.latency_s[device.kind]
-    is_unseen = not is_cpu and device.call_s is None and work.call_s is not None
-    each = device.call_s or (not is_cpu and work.call_s) or p.dispatch_s[device.kind]
-    each *= launches
+    is_recorded = not is_cpu and work.call_s is not None
+    usual = p.dispatch_s[device.kind]
+    slower = device.call_s / usual if device.call_s else 1.0  # a call was measured there
+    each = ((is_recorded and work.call_s) or usual) * slower * launches
+    host_log_sd = p.host_log_sd * (0.5 if device.call_s else 1.0)
+    link = 1 / (device.host_bytes_per_s or p.link_bytes_per_s)
+    link += 0 if work.is_pinned else 1 / p.staged_bytes_per_s
+    copied = scale * work.micro_batch * work.input_bytes_per_sample * link
     whole, logs = {}, []
     nodes, weights = np.polynomial.hermite_e.hermegauss(7)
     weights = weights / weights.sum()
     for node in nodes:
-        host = math.exp(node * p.host_log_sd) if is_unseen else 1.0
+        host = math.exp(node * host_log_sd) if is_recorded else 1.0
         total = {}
         for phase in parts:
-            cheap = p.engine_call_fraction if is_unseen else 1.0
+            cheap = p.engine_call_fraction if is_recorded else 1.0
             made = of_python[phase] + (calls[phase] - of_python[phase]) * cheap
             total[phase] = max(busy[phase], made * each * host)
-        if is_unseen:
-            given = work.micro_batch * work.input_bytes_per_sample / p.handed_bytes_per_s
-            total["forward"] += given * math.exp(node * p.handed_log_sd) * scale
+        if is_recorded and work.input_bytes_per_sample:
+            total["forward"] += copied
+            total["forward"] += p.fed_step_s * slower * math.exp(node * p.fed_step_log_sd)
         whole[node] = total
         logs.append(math.log(sum(total.values())))
     mean = {

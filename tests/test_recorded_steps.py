@@ -22,11 +22,11 @@ from advisor.jobs import job_from_spec
 from advisor.jobs.from_recording import job_from_recording
 from advisor.jobs.job import Job
 from advisor.jobs.load import read_job, write_job
-from advisor.jobs.recorded_work import call_s
+from advisor.jobs.recorded_work import CALL_S
 from advisor.lab import score
 from advisor.lab.data import recorded
 from advisor.lab.fit.described import recorded_rows
-from advisor.lab.fit.hosts import fit_call
+from advisor.lab.fit.hosts import fit_call, left_out_log_sd
 from advisor.lab.score.recorded import without_group
 from advisor.machines import suite_device
 from advisor.machines.devices import device_parameters
@@ -105,7 +105,7 @@ def test_a_step_takes_at_least_its_calls_times_the_least_host_time(name: str, ba
     made = work.operators
     calls = {"forward": made.kernels[made.phase == "forward"].sum()}
     engine = made.kernels[made.phase == "backward"].sum()
-    least = call_s(recorded.TORCH) * math.exp(-4 * parameters.host_log_sd)
+    least = CALL_S * math.exp(-4 * parameters.host_log_sd)
     at_least = least * (calls["forward"] + parameters.engine_call_fraction * engine)
     assert found.micro_batch_s[0, 0] >= at_least
     assert found.host_log_sd[0, 0] <= parameters.host_log_sd + 1e-9
@@ -244,9 +244,9 @@ def test_what_a_call_takes_is_what_the_suites_hosts_took() -> None:
     parameters = device_parameters()
     found = fit_call(recorded_rows(data.measurements(None)), parameters)
     assert found is not None
-    call, hosts = found
-    assert call == pytest.approx(call_s(recorded.TORCH), rel=0.2)
-    assert 0.08 < np.std(hosts) < parameters.host_log_sd
+    assert found.call_s == pytest.approx(CALL_S, rel=0.1)
+    assert found.engine_share == pytest.approx(parameters.engine_call_fraction, rel=0.25)
+    assert left_out_log_sd(found) == pytest.approx(parameters.host_log_sd, rel=0.1)
 
 
 # The protocol.

@@ -1,6 +1,5 @@
 """The process of the device model's errors: what published and own steps say of other devices."""
 
-import itertools
 import json
 import math
 from collections.abc import Callable
@@ -17,32 +16,27 @@ from advisor.errors import ModelError
 from advisor.estimate.case import Anchors, asked_work, constants
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
-from advisor.lab.fit.device import fit_errors, left_out, without
+from advisor.lab.fit.device import credible, fit_errors, left_out, without
 from advisor.machines import devices
 from advisor.machines.devices import accelerator_devices
 from advisor.planners.core.arrays import select
 from advisor.planners.core.nouns import Work
 from advisor.planners.core.setup import Transformer
+from advisor.planners.step import calibrate
 from advisor.planners.step.calibrate import (
     AMPLITUDES,
-    BOUND,
+    CLOCK_LOG_SD,
     ExpectedErrors,
     SeenErrors,
     at_batch,
     conditioned,
-    covariance,
     doubted,
     error_points,
     errors_at,
     expected_errors,
-    job_features,
-    job_features_at,
-    least_growth,
-    measured_covariance,
     shared_variance,
 )
 from advisor.planners.step.describe import transformer_work
-from advisor.planners.step.device import step_time
 
 SHEET = accelerator_devices()
 GPUS = ("T4", "V100-SXM2-16GB", "A100-SXM4-40GB", "RTX-3090", "RTX-4090", "H100-SXM5-80GB", "L4")
@@ -70,11 +64,10 @@ def test_blocks_of_the_inverse_are_fits_without_the_group() -> None:
     mean, log_sd = left_out(process, seen.points.device)
     for name in GPUS:
         out = seen.points.device == name
-        asked = errors_at(
-            select(seen.points, out), np.zeros(int(out.sum()), bool), without(process, out)
-        )
+        at = replace(select(seen.points, out), name=np.array(["asked"] * int(out.sum())))
+        asked = errors_at(at, np.zeros(len(at), bool), without(process, out))
         np.testing.assert_allclose(asked.mean, mean[out], atol=1e-8)
-        np.testing.assert_allclose(np.hypot(asked.log_sd, 0.02), log_sd[out], atol=1e-6)
+        np.testing.assert_allclose(asked.log_sd, log_sd[out], atol=1e-6)
 
 
 def test_an_error_that_a_job_has_everywhere_is_expected_on_a_card_never_seen() -> None:
@@ -82,7 +75,7 @@ def test_an_error_that_a_job_has_everywhere_is_expected_on_a_card_never_seen() -
     process = fit_errors(seen, np.arange(len(seen.points)))
     for one, truth in ((work(), 0.3), (work(256, layers=2), -0.2)):
         found = expected_errors(one, [SHEET["RTX-A6000"]], process)
-        assert found.mean[0] == pytest.approx(truth, abs=0.05)
+        assert 0.4 < found.mean[0] / truth <= 1.0  # the rest may be this measurement's alone
 
 
 def test_a_job_unlike_all_that_were_seen_is_left_to_physics() -> None:
@@ -92,11 +85,11 @@ def test_a_job_unlike_all_that_were_seen_is_left_to_physics() -> None:
     found = expected_errors(other, [SHEET["RTX-A6000"]], process)
     assert abs(found.mean[0]) < 0.01
     at = error_points([other], [SHEET["RTX-A6000"]])
-    prior = covariance(at, at, process)
+    prior = calibrate.prior(at, process)
     assert found.log_sd[0] == pytest.approx(math.sqrt(prior[0, 0]), rel=1e-3)
 
 
-@given(st.lists(st.floats(-1, 1), min_size=1, max_size=4), st.floats(0.001, 0.2))
+@given(st.lists(st.floats(-0.3, 0.3), min_size=1, max_size=4), st.floats(0.001, 0.2))
 def test_what_is_measured_never_widens_and_moves_towards_it(
     errors: list[float], noise: float
 ) -> None:
@@ -199,7 +192,7 @@ def test_a_spoilt_process_is_refused(
 
 
 def test_what_published_steps_say_is_in_the_answer_on_a_gpu(make_job: Callable[..., Job]) -> None:
-    """Shifted errors of steps like this job's shift the answer by as much; not on a processor."""
+    """Shifted errors of steps like this job's shift the answer with them; not on a processor."""
     job = make_job()
     assert job.work is not None
     cards = [SHEET[name] for name in GPUS]
@@ -212,7 +205,7 @@ def test_what_published_steps_say_is_in_the_answer_on_a_gpu(make_job: Callable[.
         predictor = Predictor(constants=replace(constants(), residual=process), learned=None)
         for name in ("g5.xlarge", "c7i.4xlarge"):
             asked[name, shift] = predictor.predict(job, name).step_time_s.value
-    assert math.log(asked["g5.xlarge", 0.4] / asked["g5.xlarge", 0.0]) > 0.2
+    assert math.log(asked["g5.xlarge", 0.4] / asked["g5.xlarge", 0.0]) > 0.05
     assert asked["c7i.4xlarge", 0.4] == asked["c7i.4xlarge", 0.0]
 
 
@@ -242,33 +235,90 @@ def test_expected_errors_have_positive_deviations() -> None:
 # What is learned is bounded, robust to a wrong row, and grows with the batch.
 
 
-@given(st.lists(st.floats(-4, 4), min_size=len(GPUS), max_size=len(GPUS)))
-def test_published_steps_move_an_answer_no_further_than_the_bound(errors: list[float]) -> None:
-    process = replace(constants().residual, seen=made_up((work(),), lambda j, g: errors[g]))
-    cards = [SHEET[name] for name in ("RTX-A6000", *GPUS)]
-    found = expected_errors(work(), cards, process)
-    at = error_points([work()] * len(cards), cards)
-    prior = np.sqrt(np.diagonal(covariance(at, at, process)))
-    assert np.all(np.abs(found.mean) <= BOUND * prior + 1e-12)
-
-
 @pytest.mark.parametrize("slip", [math.log(14.0), -math.log(14.0)])
-def test_one_wrong_published_run_leaves_its_neighbours_answers(slip: float) -> None:
-    """A row that is wrong by a factor of fourteen moves no other card by ten per cent."""
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_what_is_measured_or_described_wrongly_leaves_its_neighbours_answers(
+    slip: float, is_whole: bool
+) -> None:
+    """A row, or a whole model, wrong by a factor of fourteen moves no other job's or card's."""
     rng = np.random.default_rng(1)
     noise = rng.normal(0, 0.05, (3, len(GPUS)))
     jobs = (work(), work(2048), work(1024, layers=24))
     right = made_up(jobs, lambda j, g: 0.1 + noise[j, g])
-    wrong = made_up(jobs, lambda j, g: 0.1 + noise[j, g] + slip * ((j, g) == (0, 3)))
-    rows = np.arange(len(right.points))
-    fitted = fit_errors(right, rows)
-    spoilt = replace(fitted, seen=wrong)
-    doubt = doubted(measured_covariance(spoilt), wrong.of_peaks)
-    spoilt = replace(spoilt, seen=replace(wrong, scatter=np.sqrt(0.02**2 + doubt)))
-    assert int(np.argmax(doubt)) == 3
+    wrong = made_up(
+        jobs, lambda j, g: 0.1 + noise[j, g] + slip * (j == 0 and (is_whole or g == 3))
+    )
+    fitted = fit_errors(credible(right), np.arange(len(right.points)))
+    spoilt = replace(fitted, seen=credible(wrong))
     others = [SHEET[name] for name in (*GPUS[:3], *GPUS[4:], "RTX-A5000", "RTX-A6000")]
-    one, two = (expected_errors(work(), others, p) for p in (fitted, spoilt))
-    assert np.abs(one.mean - two.mean).max() < math.log(1.1)
+    for job in jobs[1:] if is_whole else jobs:
+        one, two = (expected_errors(job, others, p) for p in (fitted, spoilt))
+        assert np.abs(one.mean - two.mean).max() < math.log(1.1)
+
+
+@pytest.mark.parametrize("signs", [(1, -1, 1, -1, 0, 0, 0), (1, 1, 0, 0, 0, 0, 0)])
+def test_a_card_without_rows_hears_of_no_error_that_fewer_than_three_cards_share(
+    signs: tuple[int, ...],
+) -> None:
+    seen = made_up((work(),), lambda j, g: 0.4 * signs[g])
+    seen = select(seen, seen.of_peaks != 0)
+    process = replace(constants().residual, seen=credible(seen))
+    for card in ("RTX-A6000", "L40S", "RTX-3080"):
+        assert expected_errors(work(), [SHEET[card]], process).mean[0] == pytest.approx(0.0)
+    own = expected_errors(work(), [SHEET[seen.points.device[0]]], process).mean[0]
+    assert own * seen.of_peaks[0] > 0  # the card that was measured hears of it
+
+
+def layer_models() -> list[str]:
+    names = constants().residual.seen.points.name
+    return [name for name in np.unique(names).tolist() if name.startswith("layers, ")]
+
+
+@pytest.mark.parametrize("card", ["RTX-A6000", "T4", "L4"])
+def test_on_a_card_left_out_a_layer_is_told_as_the_equation_has_it(card: str) -> None:
+    """Within 1.3, but where its own errors on three cards and more say otherwise."""
+    process = constants().residual
+    there = process.seen.points.device == card
+    known = without(process, there)
+    known = replace(known, seen=credible(replace(known.seen, scatter=CLOCK_LOG_SD)))
+    for name in layer_models():
+        asked = there & (process.seen.points.name == name)
+        if not asked.any():
+            continue
+        at = replace(select(process.seen.points, asked), heard=np.ones(int(asked.sum())))
+        mean = errors_at(at, np.zeros(len(at), bool), known).mean
+        own = known.seen.points.name == name
+        errors, on = known.seen.of_peaks[own], known.seen.points.device[own]
+        cards = np.array([np.median(errors[on == one]) for one in np.unique(on)])
+        for value in mean[np.abs(mean) > math.log(1.3)]:
+            assert (np.sign(cards) == np.sign(value)).sum() >= 3
+
+
+def test_one_published_model_that_is_described_wrongly_moves_no_other() -> None:
+    process = constants().residual
+    wrong = process.seen.points.name == "layers, gpt_1.3b"
+    spoilt = [
+        replace(process, seen=credible(replace(process.seen, of_peaks=process.seen.of_peaks
+                                               + shift * wrong, scatter=CLOCK_LOG_SD)))
+        for shift in (0.0, 2.0)
+    ]  # fmt: skip
+    for name in layer_models():
+        one = np.flatnonzero((process.seen.points.name == name) & ~wrong)[:1]
+        if one.size:
+            at = select(process.seen.points, one)
+            at = replace(at, device=np.array(["L40S"]), host=np.array([""]), heard=np.ones(1))
+            right, off = (errors_at(at, np.zeros(1, bool), p).mean for p in spoilt)
+            assert abs(off - right) < math.log(1.1)
+
+
+def test_an_error_on_three_cards_is_believed_in_part_on_a_fourth() -> None:
+    process = constants().residual
+    told = []
+    for cards in (3, 7):
+        seen = credible(select(made_up((work(),), lambda j, g: 0.3), np.arange(cards)))
+        (mean,) = expected_errors(work(), [SHEET["RTX-A6000"]], replace(process, seen=seen)).mean
+        told.append(float(mean))
+    assert 0.05 < told[0] < told[1] < 0.3
 
 
 @given(st.integers(0, 4), st.sampled_from([-2.5, -1.0, 1.0, 2.5]))
@@ -341,32 +391,14 @@ def test_what_is_doubted_lies_three_deviations_off_at_most(errors: list[float]) 
     assert np.abs(off).max() <= 3.01
 
 
-def test_features_at_a_batch_are_those_of_the_step_at_that_batch() -> None:
-    one = work()
-    batches = np.array([1.0, 8.0, 48.0])
-    found = job_features_at(one, batches)
-    for row, batch in zip(found, batches, strict=True):
-        np.testing.assert_allclose(row, job_features(at_batch(one, int(batch))), atol=1e-12)
-
-
 @given(st.integers(1, 9), st.floats(-2, 2), st.sampled_from(["H100-SXM5-80GB", "T4"]))
-def test_a_larger_batch_takes_no_less_whatever_toys_were_seen(
+def test_whatever_was_seen_a_jobs_error_is_the_same_at_every_batch(
     hidden: int, error: float, card: str
 ) -> None:
-    """Rows of a small model, six to eight times off, do not let a larger one's steps shrink."""
+    """So that a larger batch takes no less, and the answer grows as the equation does."""
     toy = work(128 * hidden, layers=2)
     process = replace(constants().residual, seen=made_up((toy,), lambda j, g: error))
-    device, known = SHEET[card], constants().device
-    corrected = []
-    for batch in range(1, 17):
-        asked = at_batch(work(), batch)
-
-        def log_s(batches: np.ndarray, asked: Work = asked) -> np.ndarray:
-            found = step_time(asked, [device], batches, known)
-            return np.asarray(np.log(found.micro_batch_s + found.optimizer_s[:, None]))
-
-        mean = expected_errors(asked, [device], process).mean
-        more = least_growth(asked, [device], log_s, process)
-        assert more[0] >= 0
-        corrected.append(float((log_s(np.array([float(batch)]))[:, 0] + mean + more)[0]))
-    assert all(b >= a - 1e-9 for a, b in itertools.pairwise(corrected))
+    found = [expected_errors(at_batch(work(), b), [SHEET[card]], process) for b in (1, 3, 8, 64)]
+    for one in found[1:]:
+        np.testing.assert_allclose(one.mean, found[0].mean, atol=1e-12)
+        np.testing.assert_allclose(one.log_sd, found[0].log_sd, atol=1e-9)

@@ -32,7 +32,7 @@ from advisor.planners.layouts.problem import splits
 from advisor.planners.rightsizing.limits import oom_probability
 from advisor.planners.rightsizing.replay import RecordedUsage
 from advisor.planners.spot.forecast import ForecastParameters, Library, forecast_of
-from advisor.planners.step.calibrate import job_features_at
+from advisor.planners.step.calibrate import at_batch, job_features
 from advisor.planners.step.describe_unets import DiffusionUNet, diffusion_work
 from advisor.planners.systems.working_set import TouchedWindow, borrow, harvest
 
@@ -221,13 +221,13 @@ def test_a_step_is_told_apart_by_its_kinds_of_operators() -> None:
         micro_batch=4, parameters=10, trainable_parameters=10, parameter_bytes=40.0,
         optimizer_state_bytes=0.0, saved_bytes_per_sample=0.0,
     )  # fmt: skip
-    for batch in (4.0, 12.0):
-        (found,) = job_features_at(work, np.array([batch]))
+    for batch in (4, 12):
+        found = job_features(at_batch(work, batch))  # of one sample, whatever the batch
         assert found[2] == pytest.approx(2 * 4 / 14)  # convolutions, Winograd's too
         assert found[3] == pytest.approx(2 * 2 / 14)
         assert found[4] == pytest.approx(3 * 8 / 20)
         calls = work.operators.kernels.sum()
-        assert found[0] == pytest.approx(math.log(14e9 * batch / 4 / calls) / 1.50)
+        assert found[0] == pytest.approx(math.log(14e9 / 4 / calls) / 1.50)
         assert found[1] == pytest.approx(math.log(14e9 / 20e6) / 0.76)
 
 

@@ -15,7 +15,7 @@ from advisor.quantities import QUANTILES, percent_text
 from advisor.words import answer_line
 
 Bottleneck = Literal[
-    "compute", "memory", "network", "input", "launch", "pipeline", "offload"
+    "compute", "memory", "network", "input", "copy", "launch", "pipeline", "offload"
 ]  # fmt: skip
 
 

@@ -228,6 +228,9 @@ SECONDS: Final = _quantity(quantities.parse_seconds, "DURATION")
 SECONDS_WITH_UNIT: Final = _quantity(
     partial(quantities.parse_seconds, needs_unit=True), "DURATION"
 )
+CALL: Final = _quantity(
+    partial(quantities.parse_seconds, needs_unit=True), "DURATION", is_positive=True
+)
 COUNT: Final = _quantity(quantities.parse_count, "COUNT")
 SOME: Final = _quantity(quantities.parse_count, "COUNT", is_positive=True)
 RATE: Final = _quantity(quantities.parse_rate, "RATE")

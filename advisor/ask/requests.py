@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from advisor.ask.entries import (
     BITS,
     BYTES,
+    CALL,
     COUNTS,
     COVERAGE,
     FLAG,
@@ -108,6 +109,9 @@ class JobSpec:
     precision: str | None = option("Precision of products and activations: fp64, fp32, tf32, "
         "bf16, fp16, fp8, fp4 (default: as recorded, or bf16).",
         choice("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp4"))
+    call_s: float | None = option("Time that starting a call of PyTorch from Python takes on the "
+        "machine, for a recorded job: 50us (default: by the processor's speed).",
+        CALL, name="call")
     epochs: float | None = option("Epochs the full training run will take (default: as found in "
         "the script).", SOME)
     total_steps: float | None = option("Optimizer steps the full training run will take (default: "

@@ -438,7 +438,10 @@ def _accelerator(row: Mapping[str, Any], year: float | None) -> Accelerator:
         of_die = facts | halved | {"memory_bytes": gib * GIB, "release_year": year}
         device = Device(**{f.name: of_die[f.name] for f in fields(Device) if f.name in of_die})
     own = {f.name: facts[f.name] for f in fields(Accelerator) if f.name in facts}
-    return Accelerator(**own, device=device)
+    found = Accelerator(**own, device=device)
+    if device is None:
+        return found
+    return replace(found, device=replace(device, host_bytes_per_s=found.host_bytes_per_s))
 
 
 def listed(rows: Mapping[str, Accelerator]) -> dict[str, Accelerator]:

@@ -52,7 +52,6 @@ from advisor.planners.step import (
     expected_errors,
     features,
     is_known_by_runs,
-    least_growth,
     own_hosts,
     relative_speed,
     shared_with,
@@ -67,6 +66,9 @@ if TYPE_CHECKING:
     from advisor.planners.links import ScalingFit
 
 
+# CoreMark per virtual CPU of the usual host of a GPU: the median of the processors of the
+# catalogue's machines with GPUs that were measured [1/s]
+USUAL_CORE_SPEED: Final = 19_000.0
 DIGITS = 5  # significant: fits converge further, readings are less certain
 
 
@@ -246,7 +248,6 @@ class Anchors:
         hosts = self._host_log_sd(devices, constants)
         prior = expected_errors(self.work, devices, constants.residual, hosts)
         if law == "operators":
-            prior = replace(prior, mean=prior.mean + self._growth(devices, constants))
             prior = _widened(prior, self.work, devices, bare_sd, constants)
             if is_known_by_runs(self.work):
                 # Of a step that was fitted to runs errors are wider where none of them was.
@@ -270,17 +271,6 @@ class Anchors:
             return None
         batch = [float(work.micro_batch)]
         return step_time(work, devices, batch, constants.device).host_log_sd[:, 0]
-
-    def _growth(self, devices: Sequence[Device], constants: Constants) -> Floats:
-        """Return what errors lack for a larger batch to take no less than a smaller one."""
-        work = self.work
-        assert work is not None
-
-        def log_s(batches: Floats) -> Floats:
-            found = step_time(work, devices, batches, constants.device)
-            return np.asarray(np.log(found.micro_batch_s + found.optimizer_s[:, None]))
-
-        return least_growth(work, devices, log_s, constants.residual)
 
     def with_actual(
         self, device: Device, predicted_s: float, measured_s: float, device_log_sd: float,
@@ -503,6 +493,19 @@ class StepCase:
         """Return the rows of several machines whose network nobody states."""
         return np.asarray(self.fleet.is_network_assumed[type_index] & (count > 1))
 
+    def host_speed(self, type_index: Integers) -> Floats:
+        """Return how fast a core of these machines starts calls, over the usual one.
+
+        In steps of an eighth, so that few are told apart; 1 where it is not known, and where
+        nothing that was recorded is started by it.
+        """
+        if self.work.call_s is None or self.work.is_host_known:
+            return np.ones(len(type_index))
+        speed = self.fleet.core_speed[type_index] / USUAL_CORE_SPEED
+        near = np.exp2(np.round(np.log2(speed) * 6) / 6)
+        is_known = np.isfinite(near) & self.fleet.is_accelerated[type_index]
+        return np.where(is_known, np.clip(near, 0.5, 2.0), 1.0)
+
     def startup_s(self, type_index: Integers) -> Floats:
         """Return how long these machines take to boot and the program to its first step [s]."""
         speed = relative_speed(self.anchors.core_speed, self.fleet.core_speed[type_index])
@@ -530,12 +533,20 @@ class StepCase:
         return np.asarray(samples * (per_sample / cores_each + idle_s), dtype=float)
 
     def waiting_s(
-        self, step_s: Floats, samples: Integers | Floats, type_index: Integers
-    ) -> Floats:
-        """Return what loading adds to a step: all of it inline, beside it the excess [s]."""
+        self, step_s: Floats, samples: Integers | Floats, type_index: Integers,
+        idle_s: Floats | float = 0.0,
+    ) -> Floats:  # fmt: skip
+        """Return what loading adds to a step: beside it the excess, inline all of it [s].
+
+        A host that loads inline does so while an accelerator computes what was started already,
+        unless the script waits for the accelerator at every step.
+
+        ``idle_s``: what the host has nothing to start in a step.
+        """
         load_s = self.loading_s(samples, type_index)
         if self.job.feed.workers == 0:
-            return load_s
+            goes_on = self.fleet.is_accelerated[type_index] & ~self.work.is_synchronised
+            return np.maximum(load_s - np.where(goes_on, idle_s, 0.0), 0.0)
         return np.maximum(load_s - step_s, 0.0)
 
 

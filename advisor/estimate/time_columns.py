@@ -42,7 +42,7 @@ CODE: Final = {status: code for code, status in enumerate(STATUSES)}
 # How the ways are called in answers, in the order in which their files were imported.
 _WAYS: Final[list[str]] = []
 WAITS: Final[tuple[Bottleneck, ...]] = (
-    "compute", "memory", "launch", "network", "pipeline", "offload", "input",
+    "compute", "memory", "launch", "copy", "network", "pipeline", "offload", "input",
 )  # fmt: skip
 
 

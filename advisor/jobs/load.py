@@ -28,10 +28,10 @@ from advisor.jobs.describe import (
 from advisor.jobs.from_recording import job_from_recording
 from advisor.jobs.job import BOOT_S, Job
 from advisor.jobs.model_facts import described_anew, recognised, restacked, with_setup
-from advisor.jobs.recorded_work import call_s
+from advisor.jobs.recorded_work import CALL_S
 from advisor.jobs.runs import Actual, read_actuals, read_layout_runs, unread_lines
 from advisor.planners import step
-from advisor.planners.core import DEFAULT_SETUP, Precision, Transformer
+from advisor.planners.core import DEFAULT_SETUP, Precision, Transformer, Work
 from advisor.planners.layouts import check_sizes
 from advisor.planners.step import PRODUCTS, in_precision
 
@@ -92,14 +92,13 @@ def read_job(path: Path) -> Job:
 def _today(job: Any) -> Any:
     """Return a job as it is written today.
 
-    Older files say only whether it ``is_compiled``, and that a call takes what it does on a
-    processor without a driver.
+    Older files say only whether it ``is_compiled``, and that a call takes what it was thought to.
     """
     work = job.get("work") if isinstance(job, dict) else None
     if not isinstance(work, dict):
         return job
-    if work.get("call_s") == _WITHOUT_DRIVER_S:
-        work = work | {"call_s": call_s(None)}
+    if work.get("call_s") in _ONCE_USUAL_S:
+        work = work | {"call_s": CALL_S}
         job = job | {"work": work}
     if "setup" in work or "is_compiled" not in work:
         return job
@@ -108,7 +107,8 @@ def _today(job: Any) -> Any:
     return job | {"work": rest | {"setup": {"kernels": kernels}}}
 
 
-_WITHOUT_DRIVER_S: Final = 11e-6
+# On a processor without a driver; by the major versions of PyTorch.
+_ONCE_USUAL_S: Final = (11e-6, 100e-6, 52e-6)
 # Operators from which on equal ones become one: what a recording writes is grouped already.
 _MANY_OPERATORS: Final = 1000
 # What all calls of an operator sum up to.
@@ -213,11 +213,23 @@ def job_from_spec(
         if spec.precision is not None and job.work is not None:
             asked_for, is_autocast = cast(Precision, spec.precision), asked.weights != "bf16"
             job = replace(job, work=in_precision(job.work, asked_for, is_autocast=is_autocast))
+        if spec.call_s is not None and job.work is not None:
+            job = replace(job, work=_started_in(job.work, spec.call_s))
         found = with_setup(_sized(job, spec), asked)
         found = found if spec.heads is None else recognised(found, heads=spec.heads)
     found = replace(found, actuals=(*found.actuals, *actuals))
     found = _starting_from(found, spec)
     return _surrounded(_booting(with_layout_runs(found), spec.boot_h), spec)
+
+
+def _started_in(work: Work, call_s: float) -> Work:
+    """Return recorded work whose calls take so long to start on its machines."""
+    if work.call_s is None:
+        raise UsageError(
+            "--call goes with a job that was recorded on a processor, or rehearsed",
+            hint="leave it out: calls of other jobs are the device model's",
+        )
+    return replace(work, call_s=call_s, is_host_known=True)
 
 
 def _booting(job: Job, boot_h: float | None = None) -> Job:

@@ -36,36 +36,24 @@ from advisor.planners.step import (
     over_lists,
 )
 
-# What a call that Python makes takes on a host with a GPU, its driver included, by the major
-# version of PyTorch; calls of autograd's engine and of updates over lists take a fifth of it
-# (``DeviceParameters.engine_call_fraction``). Under PyTorch 1 as fitted to the steps of 32
-# networks on seven hosts (lab/fit/hosts.py); under 2 a prior: today's hosts need 25 to 30 us over
-# all calls of a ResNet-50. A processor without a driver takes 9 to 14 here
-# (lab/experiments/eager_calls.py), which is nobody's GPU.
-_CALL_S: Final = {1: 100e-6, 2: 52e-6}
+# What a call that Python makes takes on a usual host with a GPU, its driver included, whatever
+# the version of PyTorch: fitted to the steps of 32 networks on seven hosts (lab/fit/hosts.py).
+# Calls of autograd's engine and of updates over lists take less
+# (``DeviceParameters.engine_call_fraction``).
+CALL_S: Final = 65e-6
 # Traced as one call already, or no work at all.
 _KERNELS_OF_LISTS = ("aten::_foreach", "aten::_fused", "profiler::")
 
 
-def call_s(torch_version: str | None) -> float:
-    """Return what a call that Python makes takes on an unseen host [s].
-
-    >>> call_s("1.12.1+cu113") > call_s("2.9.0") == call_s(None)
-    True
-    """
-    major = (torch_version or "2").split(".")[0]
-    return _CALL_S[1 if major in ("0", "1") else 2]
-
-
 def recorded_work(
     deep: DeepStep, loading: Loading | None, optimizers: Collection[str] = (),
-    torch_version: str | None = None, is_rehearsed: bool = False, loss: str = "",
+    is_rehearsed: bool = False, loss: str = "",
 ) -> Work:  # fmt: skip
     """Divide the traced step by its passes: one micro-batch without accumulation.
 
-    ``optimizers`` are the classes' names, ``loss`` how the script names it; ``torch_version``: of the software, which will start
-    the calls elsewhere too; ``is_rehearsed``: nothing was computed, so that no measured step holds
-    what the host's calls and those of an accelerator's library take.
+    ``optimizers`` are the classes' names, ``loss`` how the script names it; ``is_rehearsed``:
+    nothing was computed, so that no measured step holds what the host's calls and those of an
+    accelerator's library take.
     """
     passes = max(deep.micro_batches, 1)
     micro_batch = max(deep.samples // passes, 1)
@@ -84,10 +72,12 @@ def recorded_work(
         buffer_bytes=float(deep.buffer_bytes),
         saved_bytes_per_sample=deep.saved_bytes / micro_batch,
         input_bytes_per_sample=input_bytes(loading, micro_batch) / micro_batch,
+        is_pinned=loading is not None and loading.pin_memory,
+        is_queued=loading is not None and loading.non_blocking,
         layers=_layers(deep, passes),
         precision=recorded_precision(deep),
         setup=recorded_setup(deep, optimizers, loss),
-        call_s=call_s(torch_version) if deep.device == "cpu" or is_rehearsed else None,
+        call_s=CALL_S if deep.device == "cpu" or is_rehearsed else None,
         moments=moments_of(deep),
     )
 
@@ -96,8 +86,8 @@ def whole_work(recording: Recording, deep: DeepStep) -> Work:
     """Return the work of the traced step; a rehearsed one is called by the host like any other."""
     is_rehearsed = recording.rehearsal is not None
     work = recorded_work(
-        deep, recording.loading, recording.optimizers, recording.host.torch_version,
-        is_rehearsed=is_rehearsed, loss=recording.told.loss if recording.told else "",
+        deep, recording.loading, recording.optimizers, is_rehearsed=is_rehearsed,
+        loss=recording.told.loss if recording.told else "",
     )  # fmt: skip
     if not is_rehearsed:
         return work

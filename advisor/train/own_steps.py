@@ -123,6 +123,7 @@ def errors_of(steps: list[OwnStep]) -> SeenErrors:
     points = error_points(
         [s.work for s in steps], [s.device for s in steps],
         [OWN_HOST + s.device.name for s in steps], host_log_sd.tolist(),
+        [OWN_HOST + s.job for s in steps],
     )  # fmt: skip
     measured = np.log([s.seconds for s in steps])
     return SeenErrors(points=points, of_peaks=measured - by_peaks, of_rates=measured - by_rates)

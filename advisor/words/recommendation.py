@@ -58,6 +58,7 @@ _WAITS: Final[dict[str, str]] = {
     "memory": "reading and writing device memory (memory bandwidth)",
     "network": "exchanging gradients and activations (network)",
     "input": "waiting for data (input pipeline)",
+    "copy": "copying batches to the GPU (copy)",
     "launch": "kernel launches (the GPU waits for Python)",
     "pipeline": "waiting for other pipeline stages (bubble)",
     "offload": "moving state to host memory and back (offload)",

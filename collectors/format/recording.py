@@ -310,6 +310,11 @@ class Loading:
     dataset_samples: int | None = None
     batches_per_epoch: int | None = None
     workers: int = 0  # loader processes; 0 loads inside the loop
+    prefetch_factor: int | None = None  # batches that each of them makes ahead
+    # pin_memory, non_blocking: whether batches lie in pinned memory, and whether the script lets
+    # its copies to the device be queued; by its words, since a processor copies nothing
+    pin_memory: bool = False
+    non_blocking: bool = False
     # wait_s, raw_wait_s: mean time per step that the loop spends in the loader, without neighbours
     # and by the clock; the first is part of the corrected step [s]
     wait_s: float = 0.0

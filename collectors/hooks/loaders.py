@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import linecache
+import os
+import re
+import sys
 import time
 import weakref
 
@@ -258,9 +262,34 @@ def _facts(loader: Any) -> dict[str, Any]:
         "batches_per_epoch": length_of(loader),
         "workers": getattr(loader, "num_workers", 0),
         "drop_last": bool(getattr(loader, "drop_last", False)),
+        "pin_memory": bool(
+            getattr(loader, "_advisor_pins", False) or getattr(loader, "pin_memory", False)
+        ),
+        "non_blocking": _copies_are_queued(),
+        "prefetch_factor": getattr(loader, "prefetch_factor", None),
         "dataset": type(getattr(loader, "dataset", None)).__name__,
         "sampler": type(getattr(loader, "sampler", None)).__name__,
     }
+
+
+_QUEUED = re.compile(r"\bnon_blocking\s*=\s*True\b")
+_QUEUE_BY_THEMSELVES = ("lightning", "pytorch_lightning")
+
+
+def _copies_are_queued() -> bool:
+    """Return whether the script, or a module beside it, copies with ``non_blocking=True``.
+
+    A processor copies nothing to itself: only the source says what will be done on a GPU.
+    """
+    if any(name in sys.modules for name in _QUEUE_BY_THEMSELVES):
+        return True
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    if not main:
+        return False
+    folder = os.path.dirname(os.path.abspath(main)) + os.sep
+    files = {getattr(one, "__file__", None) or "" for one in list(sys.modules.values())}
+    beside = [one for one in files if one.startswith(folder) and one.endswith(".py")]
+    return any(_QUEUED.search("".join(linecache.getlines(one))) for one in {main, *beside[:50]})
 
 
 def length_of(sized: Any) -> int | None:

@@ -32,7 +32,6 @@ from advisor.errors import ModelError
 from advisor.jobs import Job, job_from_spec, write_job
 from advisor.jobs.from_recording import job_from_recording
 from advisor.jobs.load import read_job
-from advisor.jobs.recorded_work import call_s
 from advisor.lab.data.steps import RECORDED
 from advisor.lab.frame import ROOT
 from advisor.machines import suite_device
@@ -40,7 +39,6 @@ from advisor.planners.core import Device, select
 
 STEPS: Final = 4  # of a recording: one of them is traced
 JOBS: Final = "jobs"
-TORCH: Final = "1.12"  # what both suites ran, as far as their words go: torch 1.x
 # Names of networks in the table that timm has changed since.
 _RENAMED: Final = {
     "jx_nest_tiny": "nest_tiny_jx", "ssl_resnext101_32x4d": "resnext101_32x4d",
@@ -171,7 +169,7 @@ def _without_update(job: Job) -> Job:
 
 @cache
 def recorded_job(name: str) -> Job | None:
-    """Return a stored job as it would be recorded with the suites' software; None if not stored.
+    """Return a stored job, as it was recorded with today's software; None if not stored.
 
     Raises ModelError if the file cannot be read.
     """
@@ -186,8 +184,7 @@ def recorded_job(name: str) -> Job | None:
         plain = Path(folder) / "job.json"
         atomic.write_bytes(plain, text)
         job = read_job(plain)
-    assert job.work is not None
-    return replace(job, work=replace(job.work, call_s=call_s(TORCH)))
+    return job
 
 
 def stored_jobs() -> list[str]:

@@ -32,8 +32,7 @@ from advisor import data as folders
 from advisor.collectors.format import Recording
 from advisor.collectors.run import profile, rehearsed
 from advisor.jobs import Job
-from advisor.jobs.recorded_work import call_s
-from advisor.lab.data.recorded import TORCH, RecordedStep, image_sizes, record, recorded_steps
+from advisor.lab.data.recorded import RecordedStep, image_sizes, record, recorded_steps
 from advisor.lab.experiments import zoo
 from advisor.lab.score.asked import step_on
 from advisor.lab.score.harness import Answers
@@ -180,7 +179,7 @@ def _rehearsed_jobs(python: str, data: Path) -> dict[str, Job]:
             image = sizes.get(name.partition("-")[2], 224)
             job = record(f"{name}-b2", image, Path(runs), python=python, rehearse=True)
             assert job.work is not None
-            work = replace(job.work, layers=(), transformer=None, call_s=call_s(TORCH))
+            work = replace(job.work, layers=(), transformer=None)
             found[f"{name}-b2"] = replace(job, work=work)
             sys.stderr.write(f"{name}\n")
     return found

@@ -9,11 +9,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from advisor.machines.devices import device_parameters
 from advisor.planners.core import Device, Operators, Work, concatenate, select
-from advisor.planners.step.device import KINDS, PRODUCTS
+from advisor.planners.step.device import KINDS, PRODUCTS, copy_s
 from advisor.planners.step.device_rates import (
     Devices,
-    generations_before_pascal,
+    generations_before_maxwell,
     log_rates,
     vector_units,
 )
@@ -66,9 +67,9 @@ class DescribedRows:
     ``row`` says whose an operator is, ``is_matrix`` whether matrix units take it. ``peak`` is that
     of the products' units, ``matrix_peak`` of the matrix units and ``best`` the fastest product
     measured on them (infinite where none was), ``single_peak`` the vector units' peak. Of a
-    recorded script, ``call_s`` is what a call takes on an unseen host, ``handed_bytes`` what its
-    loader hands over, and ``host`` that machine; 0 and empty for a described job. ``years`` since
-    2023; ``age`` as ``generations_before_pascal``; ``log_rates`` of shape (n, 3); ``vector_unit``
+    recorded script, ``call_s`` is what a call takes on an unseen host, ``copied_s`` the copy of
+    its loader's batch, and ``host`` that machine; 0 and empty for a described job. ``years`` since
+    2023; ``age`` as ``generations_before_maxwell``; ``log_rates`` of shape (n, 3); ``vector_unit``
     indexes ``UNITS`` without the first, ``kind`` ``KINDS``, ``phase`` ``PHASES``.
     """
 
@@ -81,7 +82,7 @@ class DescribedRows:
     is_matrix: NDArray[np.bool_]
     log_s: Array
     call_s: Array
-    handed_bytes: Array
+    copied_s: Array
     peak: Array
     matrix_peak: Array
     best: Array
@@ -144,9 +145,7 @@ def columns(rows: list[MeasuredStep]) -> DescribedRows:
         row=row,
         is_matrix=(is_product & is_tensor[row]) | (is_convolution & has_tf32[row]),
         call_s=call_s,
-        handed_bytes=np.where(
-            call_s > 0, [w.work.input_bytes_per_sample * w.work.micro_batch for w in rows], 0.0
-        ),
+        copied_s=np.array([copied_s(row) for row in rows]),
         flop=operators.flop,
         bytes=operators.bytes,
         count=operators.kernels,
@@ -159,7 +158,7 @@ def columns(rows: list[MeasuredStep]) -> DescribedRows:
         bandwidth=np.array([d.memory_bytes_per_s for d in devices]),
         tdp=np.array([d.tdp_w or np.inf for d in devices]),
         years=np.array([(d.release_year or 2023.0) - 2023.0 for d in devices]),
-        age=generations_before_pascal(table),
+        age=generations_before_maxwell(table),
         log_rates=log_rates(table),
         vector_unit=np.array([UNITS.index(u) - 1 for u in units]),
         is_half=is_half,
@@ -171,6 +170,13 @@ def columns(rows: list[MeasuredStep]) -> DescribedRows:
         suite=np.array([row.suite for row in rows]),
         host=np.array([row.host for row in rows], dtype=np.str_),
     )  # fmt: skip
+
+
+def copied_s(row: MeasuredStep) -> float:
+    """Return what copying the batch to the device takes; by links, nothing of it is fitted [s]."""
+    if not row.work.call_s or not row.work.input_bytes_per_sample:
+        return 0.0
+    return float(copy_s(row.work, Devices([row.device]), device_parameters())[0])
 
 
 def _best_share(device: Device) -> float:

@@ -31,6 +31,7 @@ from advisor.lab.fit.described import (
     Folds,
     fitted_correlations,
     fitted_spreads,
+    has_convolutions,
     known_steps,
     left_out_fits,
     residuals_of,
@@ -46,13 +47,15 @@ from advisor.planners.core.nouns import Device, Work
 from advisor.planners.core.setup import Precision, TrainingSetup, Transformer
 from advisor.planners.step.calibrate import (
     AMPLITUDES,
+    ASKED,
     CLOCK_LOG_SD,
     ResidualParameters,
     SeenErrors,
-    doubted,
+    covariance,
     error_points,
     measured_covariance,
     of_hosts,
+    prior,
     shapes,
 )
 from advisor.planners.step.describe import transformer_work
@@ -150,10 +153,12 @@ def _work(benchmark: str, batch: int, precision: Precision) -> Work:
 
 # Fit the process of the device model's errors (``planners.step.calibrate``) on measured steps.
 #
-# Amplitudes maximise evidence times a wide prior, on one row of every sweep. The length over jobs
-# is chosen on what is left out (devices, chip families, families of models, sources); the length
-# over devices and the correlation between precisions are set. The spread of intervals is read off
-# the errors of devices left out in turn.
+# Amplitudes maximise evidence times a wide prior, on one row of every sweep; what a job has to
+# itself is read off sources left out. The length over jobs
+# is chosen on families of models and sources left out, whose rows have no siblings on other cards;
+# the correlation between precisions is set. The spread of intervals is read off the errors of
+# devices left out in turn. Rows of models that are doubted, and those that only their own card
+# hears of, are told before (``credible``).
 
 
 Floats = NDArray[np.float64]
@@ -166,6 +171,8 @@ OTHER_PRECISION: Final = 0.5
 # No less than the first: all recorded rows are image networks, and other scripts may differ more.
 RECORDED_SHARES: Final = (0.3, 0.5, 1.0)
 MACHINES: Final = (0.06, 0.09, 0.12, 0.18)  # deviations between machines of one card
+# What is left out to choose a length by: nothing else of it is on the other cards.
+UNLIKE: Final = ("family of models", "source")
 KEPT_OF_A_SWEEP: Final = 3  # batches of one model on one device: the others say little more
 PRIOR: Final = 0.1  # median of an amplitude; a factor of e either way is one deviation
 ITERATIONS: Final = 12  # of the evidence's maximisation; the amplitudes move little after
@@ -198,14 +205,41 @@ def seen_errors(steps: Sequence[MeasuredStep], parameters: DeviceParameters) -> 
     """Return the errors of the equation on measured steps."""
     points = error_points(
         [s.work for s in steps], [s.device for s in steps], [s.host for s in steps],
-        [_host_log_sd(s, parameters) for s in steps],
+        [_host_log_sd(s, parameters) for s in steps], [f"{s.suite}, {s.model}" for s in steps],
     )  # fmt: skip
     measured = np.log([s.seconds for s in steps])
     by_peaks, by_rates = (
         np.array([np.log(equation_s(s, d, parameters)) for s, d in zip(steps, on, strict=True)])
         for on in ([unmeasured(s.device) for s in steps], [s.device for s in steps])
     )
-    return SeenErrors(points=points, of_peaks=measured - by_peaks, of_rates=measured - by_rates)
+    return credible(
+        SeenErrors(points=points, of_peaks=measured - by_peaks, of_rates=measured - by_rates)
+    )
+
+
+def credible(seen: SeenErrors) -> SeenErrors:
+    """Return errors with what no other card or job should hear of said of each row.
+
+    A job in a precision that errs by more than a factor of e in the median of its cards is described wrongly:
+    that says nothing of cards, nor of other jobs. Nor does a row that lies as far from its job's
+    median. Both count as if measured with an error as large. Of all others another card hears
+    where at least ``_CARDS`` cards err with one sign.
+    """
+    jobs = np.char.add(seen.points.name, seen.points.precision)
+    heard, scatter = np.ones(jobs.size), np.broadcast_to(seen.scatter, jobs.size).copy()
+    for job in np.unique(jobs):
+        rows = np.flatnonzero(jobs == job)
+        errors, on = seen.of_peaks[rows], seen.points.device[rows]
+        of_cards = np.array([np.median(errors[on == card]) for card in np.unique(on)])
+        usual = float(np.median(of_cards))
+        off = np.maximum(np.abs(errors - usual), abs(usual))
+        alike = max(int((of_cards > 0).sum()), int((of_cards < 0).sum()))
+        heard[rows] = (alike >= _CARDS) & (off <= 1.0)
+        scatter[rows] = np.where(off > 1.0, np.maximum(off, scatter[rows]), scatter[rows])
+    return replace(seen, points=replace(seen.points, heard=heard), scatter=scatter)
+
+
+_CARDS: Final = 3
 
 
 def seen_steps(steps: Sequence[MeasuredStep]) -> list[MeasuredStep]:
@@ -237,22 +271,37 @@ def fit_errors(
 ) -> ResidualParameters:
     """Return the process fitted on errors; the amplitudes on some of the rows without hosts.
 
-    The length over which jobs are alike is the one that errs least on what is left out: each way
-    of ``labels`` in turn, all sources of equal weight. Without labels the first.
+    The length over which jobs are alike is the one that errs least on what is left out: families
+    of models and sources in turn, all sources of equal weight. Without labels the first.
     """
-    tried: list[tuple[float, int, ResidualParameters, Floats]] = []
+    tried: list[tuple[float, int, ResidualParameters]] = []
     for length in JOB_LENGTHS if labels else JOB_LENGTHS[:1]:
         fitted, whole = _of_length(seen, rows, length)
-        known = measured_covariance(fitted, whole)
-        error = _blind_error(known, seen.of_peaks, labels) if labels else 0.0
-        tried.append((error, len(tried), fitted, known))
-    *_, chosen, known = min(tried, key=lambda one: one[:2])
-    doubt = doubted(known, seen.of_peaks)
-    scatter = np.sqrt(np.square(seen.scatter) + doubt)
-    fitted = replace(chosen, seen=replace(seen, scatter=scatter))
+        error = _blind_error(fitted, labels) if labels else 0.0
+        tried.append((error, len(tried), fitted))
+    fitted = min(tried, key=lambda one: one[:2])[2]
+    if labels:
+        fitted = replace(fitted, unknown_log_sd=_unknown_log_sd(fitted, labels["source"]))
     mean, log_sd = left_out(fitted, seen.points.device)
     ratio = np.abs(seen.of_peaks - mean) / log_sd
     return replace(fitted, spread=float(np.quantile(ratio, 0.9) / REACH_90))
+
+
+def _unknown_log_sd(fitted: ResidualParameters, source: NDArray[np.str_]) -> float:
+    """Return what jobs of a source that nobody knows have to themselves on all cards.
+
+    What remains of their mean error with the whole source left out, of the source that is known
+    worst, less what the process has for it: a user's job is of a source that neither the equation
+    nor the process has seen. The more, the nearer an answer is to the job's own run.
+    """
+    off, names = fitted.seen.of_peaks - left_out(fitted, source)[0], fitted.seen.points.name
+    of_jobs = {name: float(off[names == name].mean()) for name in np.unique(names).tolist()}
+    squares = [
+        np.mean([of_jobs[name] ** 2 for name in np.unique(names[source == one]).tolist()])
+        for one in np.unique(source)
+    ]
+    known = fitted.amplitudes["job"] ** 2 + fitted.amplitudes["own"] ** 2
+    return math.sqrt(max(float(np.max(squares)) - known, 0.0))
 
 
 def _of_length(seen: SeenErrors, rows: Ints, length: float) -> tuple[ResidualParameters, Floats]:
@@ -265,6 +314,7 @@ def _of_length(seen: SeenErrors, rows: Ints, length: float) -> tuple[ResidualPar
         other_precision=OTHER_PRECISION,
         recorded_share=1.0,
         machine_log_sd=0.0,
+        unknown_log_sd=0.0,
         rate_scales=tuple(np.where(scale > 0, scale, 1.0).tolist()),
         spread=1.0,
         seen=seen,
@@ -274,6 +324,8 @@ def _of_length(seen: SeenErrors, rows: Ints, length: float) -> tuple[ResidualPar
     rows = told if told.size else rows
     whole, few = shapes(seen.points, seen.points, bare), select(seen.points, rows)
     fixed = of_hosts(few, few, bare)
+    scatter = np.broadcast_to(seen.scatter, len(seen.points))[rows]
+    fixed = fixed + np.diag(np.square(scatter) - CLOCK_LOG_SD**2)
     found = _by_evidence(whole[:, rows[:, None], rows], seen.of_peaks[rows], fixed)
     bare = replace(bare, amplitudes=dict(zip(AMPLITUDES, found.tolist(), strict=True)))
     return _of_recorded(bare, whole), whole
@@ -298,14 +350,11 @@ def _of_recorded(fitted: ResidualParameters, whole: Floats) -> ResidualParameter
     return max(tried, key=lambda one: one[0])[1]
 
 
-def _blind_error(
-    covariance: Floats, errors: Floats, labels: Mapping[str, NDArray[np.str_]]
-) -> float:
+def _blind_error(fitted: ResidualParameters, labels: Mapping[str, NDArray[np.str_]]) -> float:
     """Return the mean error of ln(seconds) over ways of leaving out and sources."""
     source, found = labels["source"], []
-    inverse = np.asarray(np.linalg.inv(covariance), np.float64)
-    for groups in labels.values():
-        off = np.abs(errors - _of_others(inverse, errors, groups)[0])
+    for groups in (labels[way] for way in UNLIKE):
+        off = np.abs(fitted.seen.of_peaks - left_out(fitted, groups)[0])
         found += [float(off[source == one].mean()) for one in np.unique(source)]
     return float(np.mean(found))
 
@@ -329,21 +378,22 @@ def thinned(steps: Sequence[MeasuredStep], most: int) -> Ints:
 def left_out(parameters: ResidualParameters, groups: NDArray[np.str_]) -> tuple[Floats, Floats]:
     """Return mean and deviation of every error by specifications, its group left out.
 
-    By the inverse of the whole covariance, block by block: with P = (K + N)^-1 and a group o the
-    mean is e_o - P_oo^-1 (P e)_o, the covariance P_oo^-1 (Rasmussen and Williams, eq. 5.12).
+    As a user asks: of a job that nobody has under its name. By the inverse of the whole
+    covariance, block by block: with P = (K + N)^-1, a group o and the others k, the inverse of
+    those is P_kk - P_ko P_oo^-1 P_ok (Rasmussen and Williams, eq. A.12).
     """
+    seen, points = parameters.seen, parameters.seen.points
     inverse = np.asarray(np.linalg.inv(measured_covariance(parameters)), np.float64)
-    return _of_others(inverse, parameters.seen.of_peaks, groups)
-
-
-def _of_others(inverse: Floats, errors: Floats, groups: NDArray[np.str_]) -> tuple[Floats, Floats]:
-    weighted = inverse @ errors
-    mean, variance = np.empty((2, errors.size))
+    asked = replace(points, name=np.full(len(points), ASKED), heard=np.ones(len(points)))
+    told = covariance(asked, points, parameters)
+    mean, variance = np.zeros(len(points)), np.diagonal(prior(asked, parameters)).copy()
     for group in np.unique(groups):
-        out = np.flatnonzero(groups == group)
-        block = np.linalg.inv(inverse[np.ix_(out, out)])
-        mean[out] = errors[out] - block @ weighted[out]
-        variance[out] = np.diagonal(block)
+        out, kept = np.flatnonzero(groups == group), np.flatnonzero(groups != group)
+        cross, between = told[np.ix_(out, kept)], inverse[np.ix_(kept, out)]
+        solved = cross @ inverse[np.ix_(kept, kept)]
+        solved -= (cross @ between) @ np.linalg.solve(inverse[np.ix_(out, out)], between.T)
+        mean[out] = solved @ seen.of_peaks[kept]
+        variance[out] -= np.sum(solved * cross, axis=1)
     return mean, np.sqrt(np.maximum(variance, 1e-9))
 
 
@@ -537,14 +587,15 @@ def update(
     values["latency_s"]["gpu"] = float(f"{c['latency']:.3g}")
     values["dispatch_s"]["gpu"] = float(f"{c['dispatch']:.3g}")
     values["engine_call_fraction"] = round(c["engine"], 4)
-    values["handed_bytes_per_s"] = float(f"{c['handed']:.3g}")
+    values["fed_step_s"] = float(f"{c['fed']:.3g}")
     values["widened_fraction"] = round(c["widened"], 4)
     values["widened_depthwise_fraction"] = round(c["widened_depthwise"], 4)
     values["fitted_kinds"] = list(FITTED_KINDS)
-    values["fitted_rates"] = [
-        [round(float(value), 3) for value in one]
-        for one in np.unique(rows.log_rates, axis=0).tolist()
-    ]
+    for name, seen in (
+        ("fitted_rates", rows.log_rates),
+        ("convolved_rates", rows.log_rates[has_convolutions(rows)]),
+    ):
+        values[name] = np.round(np.unique(seen, axis=0), 3).tolist()
     values["fitted_architectures"] = sorted(set(rows.architecture.tolist()))
     values |= {name: round(value, 4) for name, value in spreads.items()}
 

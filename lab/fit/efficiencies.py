@@ -20,6 +20,9 @@ less), and of the rate of a chip and of a board. A device that was left out has 
 | ``unhidden``           | rho                                                       | x 2     |
 | ``kepler``             | share of both rates that Kepler reaches                   | 30 %    |
 | ``latency, dispatch``  | l, h                                                      | x 1.6   |
+| ``fed``                | f: between 5.5 ms, which seven desktops took with eight   | 10 %    |
+|                        | loading processes (``fit.hosts``), and a loop's Python,   |         |
+|                        | 1.5; the hosts' own deviations take the rest              |         |
 """
 
 from __future__ import annotations
@@ -44,18 +47,18 @@ PRIORS: Final = {
     "convolution": (0.75, 0.3), "convolution_memory": (0.75, 0.3), "winograd": (1.5, 0.3),
     "matrix_convolution": (0.75, 0.3),
     "unhidden": (0.2, 0.7), "latency": (3e-6, 0.5), "dispatch": (8e-6, 0.5),
-    "depthwise": (0.1, 0.5), "engine": (0.2, 0.5), "handed": (2e9, 1.0), "widened": (0.8, 0.3),
+    "depthwise": (0.1, 0.5), "engine": (0.33, 0.2), "fed": (3e-3, 0.1), "widened": (0.8, 0.3),
     "widened_depthwise": (0.5, 0.7),
     "kepler": (0.7, 0.3),
 }  # fmt: skip
 # What recorded scripts tell, and no described job.
 RECORDED: Final = (
-    "matrix_convolution", "depthwise", "engine", "handed", "widened", "widened_depthwise",
+    "matrix_convolution", "depthwise", "engine", "fed", "widened", "widened_depthwise",
 )  # fmt: skip
 STAYS: Final = 0.01  # deviation of the logarithms of the others while those are fitted
 # Deviations: of a family's traffic, a chip's and a board's rate, by precision.
 SPREADS: Final = (0.4, 0.12, 0.12, 0.25, 0.7)
-DEVIATIONS: Final = ("family", "chip", "board", "host", "handed over")
+DEVIATIONS: Final = ("family", "chip", "board", "host", "loop")
 # What ln(seconds) is made of: earlier pieces, and parameters and deviations of its own.
 OF: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "rate": ((), (*UNITS, "kappa", "kappa_ratio", "doubling", "kepler", "chip", "board")),
@@ -63,7 +66,7 @@ OF: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
                             "widened", "depthwise", "widened_depthwise")),
     "memory": ((), ("kepler", "product_memory", "stream", "convolution_memory", "family")),
     "busy": (("compute", "memory"), ("unhidden",)),
-    "log_s": (("busy",), ("latency", "dispatch", "engine", "handed", "host", "handed over")),
+    "log_s": (("busy",), ("latency", "dispatch", "engine", "fed", "host", "loop")),
 }  # fmt: skip
 Pieces = dict[str, tuple[bytes, Array]]  # by name, with the parameters that it is of
 NOISE: Final = 0.12  # of one row, in ln(seconds)
@@ -266,11 +269,12 @@ class StepModel:
         return np.asarray(np.bincount(self._place, busy, self._calls.size), float)
 
     def _total(self, c: dict[str, float], deviations: list[Array], found: Pieces) -> Array:
-        rows, (*_, host, handed) = self.rows, deviations
+        rows, (*_, host, loop) = self.rows, deviations
         device = found["busy"][1] + self._calls * c["latency"]
         size = (rows.log_s.size, len(PHASES))
         total = np.maximum(device, self._calls * self._call_s(c, host)).reshape(size).sum(axis=1)
-        total = total + rows.handed_bytes / c["handed"] * np.exp(handed)
+        is_fed = rows.copied_s > 0
+        total = total + rows.copied_s + is_fed * c["fed"] * np.exp(loop)
         return np.asarray(np.log(total), float)
 
     def _call_s(self, c: dict[str, float], host: Array) -> Array:

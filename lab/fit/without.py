@@ -154,7 +154,7 @@ class FittedTables:
         rows = columns(described)
         found = StepModel(rows).fit(np.ones(rows.log_s.size, bool))
         call = fit_call(kept, parameters_of(found.constants, {}, rows))
-        return None if call is None else call[0]
+        return None if call is None else call.call_s
 
     def _layouts_without(self, hidden: Hidden, known: Known) -> Known:
         out = hidden.hides_layouts(self.layouts)

@@ -237,7 +237,8 @@ def _place(rows: Questions) -> Floats:
     d = columns(facts.own)
     half = d.is_half[:, None].astype(float)
     made = np.array([job_features(w) for w in facts.works])
-    return np.asarray(np.c_[made, d.log_rates, half], float)
+    batch = np.log([s.batch for s in facts.steps])[:, None]
+    return np.asarray(np.c_[made, batch, d.log_rates, half], float)
 
 
 def _nearest(rows: Questions, _answered: np.ndarray) -> Floats:

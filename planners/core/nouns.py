@@ -198,6 +198,10 @@ class Layer:
         )
 
 
+# Operators that hand a value of the device to Python.
+_READS: Final = ("aten::_local_scalar_dense", "aten::item")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
     """What one training step computes on one device.
@@ -214,6 +218,10 @@ class Work:
     optimizer_state_bytes: float
     saved_bytes_per_sample: float  # activations kept for the backward pass [bytes/sample]
     input_bytes_per_sample: float = 0.0
+    # is_pinned, is_queued: of what a loader hands over, whether it lies in pinned memory, and
+    # whether its copy to the device is queued behind the device's work (``non_blocking``)
+    is_pinned: bool = False
+    is_queued: bool = False
     layers: tuple[Layer, ...] = ()  # in forward order; empty where unknown
     # what the job asks for in its large products (autocast or parameter type)
     precision: Precision = "fp32"
@@ -225,6 +233,7 @@ class Work:
     moments: tuple[Moment, ...] = ()
     # what the host takes to start a call on an accelerator; None: as the device model says [s]
     call_s: float | None = None
+    is_host_known: bool = False  # the user says what a call takes there
     # operators of the same step where sizes that the network decides are the least there can be,
     # as ``operators`` are of the most; empty where it decides none
     least_operators: Operators = field(default_factory=lambda: Operators.of(()))
@@ -251,6 +260,12 @@ class Work:
             stored = self.setup.stored_bytes(self.precision)
         narrowest = 2.0 if self.setup.gradients == "bf16" else stored
         return self.trainable_parameters * min(stored, narrowest)
+
+    @property
+    def is_synchronised(self) -> bool:
+        """Whether a step reads a value of the device, ``loss.item()``, and so waits for it."""
+        reads = np.isin(self.operators.name.astype(str), _READS)
+        return bool((reads & ~self.operators.is_update).any())  # an update reads its own counters
 
     @property
     def is_compiled(self) -> bool:
@@ -302,6 +317,8 @@ class Device:
     release_year: float | None = None
     # what a call takes on the host, measured there; None: as devices of its kind [s]
     call_s: float | None = None
+    # of a card, one way between it and pinned memory of its host; None where unknown [bytes/s]
+    host_bytes_per_s: float | None = None
 
     def __post_init__(self) -> None:
         check_positive(

@@ -2,14 +2,17 @@
 
 The error e = ln(T measured / T of the step-time equation) of job j on device g is
 
-    e ~ N(0, K),   K = w(j, j') p(j, j') (q q' a_j^2 + a_f^2 f(g, g') + a_g^2 [same generation])
+    e ~ N(0, K),   K = q q' p(j, j') (w(j, j') h h' a_j^2 + [same job] a_o^2)
+                     + [same job] p(j, j') (f(g, g') + [same chip family]) a_k^2 / 2
                      + w(j, j') a_d^2 [same device]
-                     + a_n^2 [the very job on the very device and host] + s s' [same host]
-                     + a_m^2 [same machine, recorded scripts]
+                     + a_n^2 [the very step on the very device and host] + s s' [same host]
+                     + a_m^2 [same machine, recorded scripts] + a_u^2 [both of the job asked for]
 
-so that errors carry over between jobs whose steps are made alike, most of all from a job to
-itself on other devices, and not at all to a job unlike any that was measured. Published steps
-(``SeenErrors``) and the user's own runs of the job are rows of the same process:
+so that a job's own runs carry over to all cards, most of all to kindred ones, while from other
+jobs a card without rows hears only what jobs made like it have in common on several cards, and a
+job unlike any that was measured nothing. A job is told by one sample of it: its error is the same
+at every batch, so that a larger one takes no less and no answer bends with the batch. Published
+steps (``SeenErrors``) and the user's own runs of the job are rows of the same process:
 
     E[e_t] = K_ts (K_ss + N)^-1 e_s,      V[e_t] = K_tt - K_ts (K_ss + N)^-1 K_st
 
@@ -17,11 +20,13 @@ itself on other devices, and not at all to a job unlike any that was measured. P
 |----------------------|-------|------------------------------------------------------------------|
 | kernel of jobs       | w     | exp(-d^2 / 2 l^2) of ``job_features``                            |
 | kernel of devices    | f     | the same of the logarithms of a device's rates and memory        |
+| ``heard``            | h     | 1, and 0 for a row that only its own card hears of               |
 | ``precision``        | p     | 1, and ``other_precision`` between two precisions                |
 | ``amplitudes``       | a     | deviations of ln(seconds), fitted by evidence                    |
 | ``recorded_share``   | q     | 1, and for a recorded script, whose operators are known, less    |
 | ``host_log_sd``      | s     | deviation of ln(seconds) by the speed of the host (``device``)   |
 | ``machine_log_sd``   | a_m   | the same by the card and software of one machine                 |
+| ``unknown_log_sd``   | a_u   | the same of a job of a source that nobody knows                  |
 
 Sources: C. E. Rasmussen, C. K. I. Williams, "Gaussian Processes for Machine Learning", 2006,
 eqs. 2.23-2.24; coregionalisation of jobs as in E. Bonilla et al., NIPS 2007. What a job's
@@ -31,7 +36,7 @@ own measured steps say on other devices is ``calibrated_work``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
@@ -43,8 +48,7 @@ from advisor.planners.core import Device, Work, concatenate
 from advisor.planners.step.device_rates import Devices, all_run_as, are_measured, peaks
 
 Floats = NDArray[np.float64]
-AMPLITUDES: Final = ("job", "far", "generation", "device", "noise")
-BOUND: Final = 2.0  # prior deviations: published steps move an answer no further
+AMPLITUDES: Final = ("job", "own", "kin", "device", "noise")
 CLOCK_LOG_SD: Final = 0.02  # scatter of a measured step around its own mean [ln]
 _WIDTHS: Final = {"fp16": "half", "bf16": "half", "fp8": "half", "fp4": "half"}
 _CONVOLUTIONS: Final = frozenset({"convolution", "winograd", "depthwise"})
@@ -62,12 +66,15 @@ class ErrorPoints:
     # (n, 4); ln of peak in that precision, bandwidth, memory, fp32 peak. [flop/s], [bytes/s],
     # [bytes]
     rates: Floats
+    name: NDArray[np.str_]  # of the job; no two suites have one in common
     job: Floats  # (n, 6); ``job_features``
     # host, host_log_sd: the machine whose host started the calls, and what not knowing that host
     # adds to ln(step); empty and 0 where nobody says, or calls are no limit
     host: NDArray[np.str_]
     host_log_sd: Floats
     recorded: Floats  # 1 for a recorded script, 0 for a described job or one known by its runs
+    # 1; 0 where the job errs alike on too few cards for any other card to hear of it
+    heard: Floats
 
     def __len__(self) -> int:
         return len(self.device)
@@ -82,7 +89,7 @@ class SeenErrors:
     # that have any
     of_peaks: Floats
     of_rates: Floats
-    # deviation of each row around its own mean: wider where the others contradict it (``doubted``)
+    # deviation of each row around its own mean: wider where its model is doubted
     scatter: Floats | float = CLOCK_LOG_SD
 
 
@@ -98,6 +105,8 @@ class ResidualParameters:
     other_precision: float  # correlation of a job's error between two precisions
     recorded_share: float  # deviation of a recorded script's own error over a described job's
     machine_log_sd: float  # of all recorded scripts on one machine
+    # what a job that is asked for has to itself on all cards, beyond those of the suites
+    unknown_log_sd: float
     spread: float  # by which the deviations are multiplied to cover what was left out
     # standard deviations of ``ErrorPoints.rates`` over devices
     rate_scales: tuple[float, float, float, float]
@@ -132,36 +141,29 @@ def at_batch(work: Work, micro_batch: int) -> Work:
 
 
 def job_features(work: Work) -> Floats:
-    """Return how the step of a job is made up, shape (6,), device left aside.
+    """Return how one sample of a step is made up, shape (6,), device left aside.
 
     Logarithms of work a call, of intensity and of calls, each in a unit near its standard
     deviation, and the shares of convolutions and fused attention among operations and of
     reductions in traffic.
     """
-    return np.asarray(job_features_at(work, np.array([float(work.micro_batch)]))[0])
-
-
-def job_features_at(work: Work, micro_batches: Floats) -> Floats:
-    """Return the same of the step over other micro-batches (``at_batch``), shape (n, 6)."""
     operators = work.operators
-    grown = 1.0 + np.multiply.outer(micro_batches / work.micro_batch - 1.0, ~operators.is_update)
-    flop = grown * operators.flop
-    moved = operators.fixed_bytes + grown * operators.grown_bytes
+    grown = np.where(operators.is_update, 1.0, 1.0 / work.micro_batch)
+    flop, moved = grown * operators.flop, operators.fixed_bytes + grown * operators.grown_bytes
     calls = max(float(operators.kernels.sum()), 1.0)
 
-    def share(of: Floats, kinds: Collection[str]) -> Floats:
-        is_one = np.isin(operators.kind, list(kinds)).astype(float)
-        return np.asarray(of @ is_one / np.maximum(of.sum(axis=1), 1.0))
+    def share(of: Floats, kinds: Collection[str]) -> float:
+        return float(of[np.isin(operators.kind, list(kinds))].sum() / max(of.sum(), 1.0))
 
-    whole, traffic = (np.maximum(of.sum(axis=1), 1.0) for of in (flop, moved))
-    return np.stack([
-        np.log(whole / calls) / _CALL_SCALE,
-        np.log(whole / traffic) / _INTENSITY_SCALE,
+    whole, traffic = max(float(flop.sum()), 1.0), max(float(moved.sum()), 1.0)
+    return np.array([
+        math.log(whole / calls) / _CALL_SCALE,
+        math.log(whole / traffic) / _INTENSITY_SCALE,
         2.0 * share(flop, _CONVOLUTIONS),
         2.0 * share(flop, ("attention",)),
         3.0 * share(moved, ("reduction",)),
-        np.full(len(micro_batches), math.log(calls) / _COUNT_SCALE),
-    ], axis=1)  # fmt: skip
+        math.log(calls) / _COUNT_SCALE,
+    ])  # fmt: skip
 
 
 # Standard deviations of the three logarithms over the described suites (2026-11-22).
@@ -172,24 +174,30 @@ _COUNT_SCALE: Final = 0.76
 
 def error_points(
     works: Sequence[Work], devices: Sequence[Device], hosts: Sequence[str] = (),
-    host_log_sd: Sequence[float] = (),
+    host_log_sd: Sequence[float] = (), names: Sequence[str] = (),
 ) -> ErrorPoints:  # fmt: skip
-    """Return the points of jobs on devices, one each; hosts where they are known."""
+    """Return the points of jobs on devices, one each; hosts where they are known.
+
+    ``names``: of the jobs; by default each work is one.
+    """
     found = {key: job_features(work) for key, work in {id(w): w for w in works}.items()}
     table, asked = Devices.of(devices), np.array([work.precision for work in works], np.str_)
     label, rates = np.empty(len(table), dtype="U16"), np.empty((len(table), 4))
     for precision in np.unique(asked).tolist():
         rows = np.flatnonzero(asked == precision)
         label[rows], rates[rows] = _in_precision(table.take(rows), precision)
+    numbers = {key: f"work {number}" for number, key in enumerate(found)}
     return ErrorPoints(
         device=table.word("name"),
         architecture=table.word("architecture"),
         precision=label,
         rates=rates,
+        name=np.array(names or [numbers[id(work)] for work in works], dtype=np.str_),
         job=np.array([found[id(work)] for work in works]).reshape(-1, 6),
         host=np.array(hosts or [""] * len(works), dtype=np.str_),
         host_log_sd=np.array(host_log_sd or [0.0] * len(works), dtype=float),
         recorded=np.array([work.call_s is not None for work in works], dtype=float),
+        heard=np.ones(len(works)),
     )
 
 
@@ -212,12 +220,12 @@ def shapes(a: ErrorPoints, b: ErrorPoints, parameters: ResidualParameters) -> Fl
     """Return the kernels before their amplitudes, in the order of ``AMPLITUDES``, (5, n, m)."""
     job = _near(a.job / parameters.job_length, b.job / parameters.job_length)
     scale = np.array(parameters.rate_scales) * parameters.device_length
-    is_same = _same(a.precision, b.precision)
-    wide = job * (parameters.other_precision + (1 - parameters.other_precision) * is_same)
-    far = _near(a.rates / scale, b.rates / scale)
-    generation, device = _same(a.architecture, b.architecture), _same(a.device, b.device)
-    very = (job > 1 - 1e-9) * device * is_same * _same(a.host, b.host)
-    return np.array([wide, wide * far, wide * generation, job * device, very])
+    is_same, device = _same(a.precision, b.precision), _same(a.device, b.device)
+    alike = parameters.other_precision + (1 - parameters.other_precision) * is_same
+    own = _same(a.name, b.name) * alike
+    kin = (_near(a.rates / scale, b.rates / scale) + _same(a.architecture, b.architecture)) / 2
+    very = (own > 0) * (job > 1 - 1e-9) * device * is_same * _same(a.host, b.host)
+    return np.array([job * alike * np.outer(a.heard, b.heard), own, own * kin, job * device, very])
 
 
 def covariance(a: ErrorPoints, b: ErrorPoints, parameters: ResidualParameters) -> Floats:
@@ -225,13 +233,20 @@ def covariance(a: ErrorPoints, b: ErrorPoints, parameters: ResidualParameters) -
     return _amplified(a, b, shapes(a, b, parameters), parameters)
 
 
+def prior(at: ErrorPoints, parameters: ResidualParameters) -> Floats:
+    """Return the same of errors that are asked for, nothing of them known, shape (n, n)."""
+    unknown = parameters.unknown_log_sd**2 * _same(at.name, at.name)
+    return np.asarray(covariance(at, at, parameters) + unknown)
+
+
 def _amplified(
     a: ErrorPoints, b: ErrorPoints, kernels: Floats, parameters: ResidualParameters
 ) -> Floats:
-    of_job, *of_others = (parameters.amplitudes[name] ** 2 for name in AMPLITUDES)
+    variances = np.array([parameters.amplitudes[name] ** 2 for name in AMPLITUDES])
     q, r = (np.where(one.recorded > 0, parameters.recorded_share, 1.0) for one in (a, b))
-    found = np.tensordot(np.array(of_others), kernels[1:], 1)
-    return np.asarray(found + of_job * np.outer(q, r) * kernels[0]) + of_hosts(a, b, parameters)
+    of_jobs, rest = np.tensordot(variances[:2], kernels[:2], 1), kernels[2:]
+    found = np.outer(q, r) * of_jobs + np.tensordot(variances[2:], rest, 1)
+    return np.asarray(found) + of_hosts(a, b, parameters)
 
 
 def of_hosts(a: ErrorPoints, b: ErrorPoints, parameters: ResidualParameters) -> Floats:
@@ -306,6 +321,7 @@ _LITTLE: Final = 1e-3
 _ROUNDS: Final = 20  # a row's worth of doubt may change when another's is known
 
 
+ASKED: Final = "asked"  # what the job is called that an answer is about
 OWN_HOST: Final = "own "  # what the hosts of the user's own runs are called, and the device
 
 
@@ -343,7 +359,7 @@ def expected_errors(
         heard = own_hosts(devices, parameters)
         hosts = [OWN_HOST + d.name if h else "" for d, h in zip(devices, heard, strict=True)]
         log_sd = np.where(heard, host_log_sd, 0.0).tolist()
-    at = error_points([work] * len(devices), devices, hosts, log_sd)
+    at = error_points([work] * len(devices), devices, hosts, log_sd, [ASKED] * len(devices))
     return errors_at(at, are_measured(Devices.of(devices), work.precision), parameters)
 
 
@@ -351,68 +367,18 @@ def errors_at(
     at: ErrorPoints, is_measured: NDArray[np.bool_], parameters: ResidualParameters
 ) -> ExpectedErrors:
     """Return the same at any points; ``is_measured``: the device's own rates are in T there."""
-    prior = covariance(at, at, parameters)
+    alone = prior(at, parameters)
     if not len(parameters.seen.points):
-        return ExpectedErrors(mean=np.zeros(len(at)), covariance=prior)
+        return ExpectedErrors(mean=np.zeros(len(at)), covariance=alone)
     inverse, of_peaks, of_rates = _solved(parameters)
     cross = covariance(at, parameters.seen.points, parameters)
     near = np.flatnonzero(cross.max(axis=0) > _FAR)
     told = cross[:, near] @ inverse[np.ix_(near, near)] @ cross[:, near].T
-    most = BOUND * np.sqrt(np.diagonal(prior))
-    mean = np.clip(np.where(is_measured, cross @ of_rates, cross @ of_peaks), -most, most)
-    return ExpectedErrors(mean=mean, covariance=prior - 0.5 * (told + told.T))
+    mean = np.where(is_measured, cross @ of_rates, cross @ of_peaks)
+    return ExpectedErrors(mean=mean, covariance=alone - 0.5 * (told + told.T))
 
 
 _FAR: Final = 1e-12  # a covariance below which a seen error says nothing
-
-
-def least_growth(
-    work: Work, devices: Sequence[Device], log_s: Callable[[Floats], Floats],
-    parameters: ResidualParameters,
-) -> Floats:  # fmt: skip
-    """Return what to add to a job's expected error, so that a larger batch takes no less.
-
-    With it ln T + e is the largest of all smaller batches' (``_BATCHES`` of them) and its own. Not
-    negative, shape (n_devices,); at the work's own micro-batch. ``log_s``: logarithm of the step
-    on each device at micro-batches (n,), shape (n_devices, n) [ln s].
-    """
-    if not len(parameters.seen.points):
-        return np.zeros(len(devices))
-    own = float(work.micro_batch)
-    batches = np.unique(np.r_[_BATCHES[own > _BATCHES], own])
-    at = error_points([work] * len(devices), devices)
-    is_measured = are_measured(Devices.of(devices), work.precision)
-    error = _means(at, job_features_at(work, batches), is_measured, parameters)
-    # The equation grows with the batch: only a batch with a larger error may take longer.
-    larger = np.flatnonzero((error > error[:, -1:]).any(axis=0))
-    if not larger.size:
-        return np.zeros(len(devices))
-    tried = np.r_[larger, len(batches) - 1]
-    corrected = log_s(batches[tried]) + error[:, tried]
-    return np.asarray(corrected.max(axis=1) - corrected[:, -1])
-
-
-_BATCHES: Final = np.unique(np.round(np.geomspace(1, 2**16, 16 * 6 + 1)))
-
-
-def _means(
-    at: ErrorPoints, jobs: Floats, is_measured: NDArray[np.bool_], parameters: ResidualParameters
-) -> Floats:
-    """Return the mean errors of jobs (n_jobs, 6) on each device, shape (n_devices, n_jobs).
-
-    A kernel is a product of what it says of jobs and of devices, but for the very job on the very
-    device, which is left out.
-    """
-    seen, a = parameters.seen.points, parameters.amplitudes
-    wide = replace(parameters, amplitudes={**a, "device": 0.0, "noise": 0.0})
-    alike = replace(at, job=np.zeros_like(at.job), host_log_sd=np.zeros(len(at)))
-    of_devices = covariance(alike, replace(seen, job=np.zeros_like(seen.job)), wide)
-    of_devices += a["device"] ** 2 * _same(at.device, seen.device)
-    of_jobs = _near(jobs / parameters.job_length, seen.job / parameters.job_length)
-    _, of_peaks, of_rates = _solved(parameters)
-    weight = np.where(is_measured[:, None], of_rates, of_peaks)
-    most = BOUND * np.sqrt(np.diagonal(covariance(alike, alike, parameters)))[:, None]
-    return np.asarray(np.clip((of_devices * weight) @ of_jobs.T, -most, most))
 
 
 @lru_cache(maxsize=4)

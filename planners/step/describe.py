@@ -128,7 +128,9 @@ def in_precision(work: Work, precision: Precision, *, is_autocast: bool = True) 
     ratio = activation_bytes(precision) / activation_bytes(work.precision)
     stored = 2.0 ** ((precision == "fp64") - (work.precision == "fp64"))
     made = work.operators
-    stays = (made.is_update & (stored == 1)) | (made.dtype != work.precision)
+    # A rehearsed network in 32 bits has convolutions in TF32, and all else in fp32.
+    own = _IN_32_BITS if work.precision in _IN_32_BITS else (work.precision,)
+    stays = (made.is_update & (stored == 1)) | ~np.isin(made.dtype.astype(str), own)
     operators = replace(
         made,
         bytes=np.where(stays, made.bytes, stored * made.fixed_bytes + ratio * made.grown_bytes),
@@ -147,6 +149,9 @@ def in_precision(work: Work, precision: Precision, *, is_autocast: bool = True) 
             for m in work.moments
         ),
     )
+
+
+_IN_32_BITS: Final = ("fp32", "tf32")
 
 
 # What autocast does to a step that was recorded in 32 bits (PyTorch, "Automatic mixed precision",

@@ -8,12 +8,21 @@ them over:
     t   = max(sum_k t_k, sum_k n_k h)
 
 A recorded script's calls are started by a host that nobody has seen: h is log-normal around the
-median that the work has (``Work.call_s``), with deviation ``host_log_sd``. What a phase takes is
+median that the work has (``Work.call_s``) on a usual host, over the speed of a core of this one,
+with deviation ``host_log_sd``; half of that where a call was measured there. What a phase takes is
 exp E[ln t], and the deviation of ln t over hosts stands in ``StepColumns.host_log_sd``. Python
 makes the calls of the forward pass one by one; those of the backward pass come from the
 framework's engine, those of the update from its lists, and those of a recurrent layer's time steps
 from a library, at ``engine_call_fraction`` of h.
-Where such a script takes its batches from a loader, they reach the device before the pass, I / H.
+Where such a script takes its batches from a loader, they reach the device before the pass. From
+pageable memory a batch is copied into a pinned buffer of the driver's first, then over the link;
+the host waits, and so does the device for the host to start anew:
+
+    I (1 / S + 1 / L) + f
+
+From pinned memory it is I / L; where the copy is queued besides (``non_blocking``), the host goes
+on, and the device copies in the order of its stream: busy with it, as with an operator (CUDA C++
+Programming Guide, 3.2.8.5, "Streams").
 
 On a processor C and M are those of all its cores. A call of few elements leaves cores idle
 (``_idle_cores``), and one that is split waits n_k s for its threads to meet.
@@ -28,7 +37,9 @@ On a processor C and M are those of all its cores. A call of few elements leaves
 | ``latency_s``           | l     | what a call takes on the device however small [s]          |
 | ``dispatch_s``          | h     | what a call takes on the host [s]                          |
 | ``handed_bytes``        | I     | what the loader hands over for a micro-batch [bytes]       |
-| ``handed_bytes_per_s``  | H     | rate of that on an unseen host [bytes/s]                   |
+| ``staged_bytes_per_s``  | S     | rate of a core's copy into the driver's buffer [bytes/s]   |
+| ``host_bytes_per_s``    | L     | rate of the link from pinned memory [bytes/s]              |
+| ``fed_step_s``          | f     | what else a step with a batch from a loader takes [s]      |
 | ``unhidden_fraction``   | rho   | 0: perfect overlap, 1: none                                |
 | ``split_s``             | s     | what a call split over cores waits for its threads [s]     |
 
@@ -98,11 +109,14 @@ class StepColumns:
     # that is starting kernels [s]
     optimizer_s: NDArray[np.float64]
     optimizer_launch_s: NDArray[np.float64]
-    # compute_s, memory_s, launch_s: (n_devices, n_batches); what bounds ``micro_batch_s``; they
-    # sum to it [s]
+    # compute_s, memory_s, launch_s, copy_s: (n_devices, n_batches); what bounds
+    # ``micro_batch_s``; they sum to it [s]
     compute_s: NDArray[np.float64]
     memory_s: NDArray[np.float64]
     launch_s: NDArray[np.float64]
+    copy_s: NDArray[np.float64]
+    # (n_devices, n_batches); of ``micro_batch_s``, how long the host has nothing to start [s]
+    idle_s: NDArray[np.float64]
     # (n_devices,); one standard deviation of ln(error), before any calibration
     log_sd: NDArray[np.float64]
     # (n_devices, n_batches); what not knowing the host that starts the calls adds to ln(step)
@@ -112,12 +126,14 @@ class StepColumns:
 
 
 def step_time(
-    work: Work, devices: Sequence[Device], micro_batches: ArrayLike, parameters: DeviceParameters
-) -> StepColumns:
+    work: Work, devices: Sequence[Device], micro_batches: ArrayLike, parameters: DeviceParameters,
+    host_speed: ArrayLike = 1.0,
+) -> StepColumns:  # fmt: skip
     """Estimate a training step on each device at each micro-batch.
 
     ``work``: operators of one optimizer step over ``work.micro_batch`` samples; ``micro_batches``:
-    (n_batches,); samples, positive.
+    (n_batches,); samples, positive; ``host_speed``: (n_devices,); of one core of each device's
+    host over that of the usual one, which starts a recorded script's calls.
 
     Raises PlanningError if the work has no forward operators, a micro-batch is not positive, or a
     precision is unknown.
@@ -125,23 +141,27 @@ def step_time(
     batches, devices = np.atleast_1d(np.asarray(micro_batches, float)), Devices.of(devices)
     _check(work, batches)
     scale = batches / work.micro_batch  # (n_batches,)
-    rates = _Rates.of(work, devices, parameters)
+    rates = _Rates.of(work, devices, parameters, np.asarray(host_speed, float))
     phases = [
         _phase(work.operators, rates, phase, scale if phase != "optimizer" else np.ones(1))
         for phase in ("forward", "backward", "optimizer")
     ]
-    forward, backward, optimizer = (parts for parts, _ in phases)
-    compute, memory, launch = (f + b for f, b in zip(forward, backward, strict=True))
+    forward, backward, optimizer = (parts for parts, *_ in phases)
+    compute, memory, launch, copy = (f + b for f, b in zip(forward, backward, strict=True))
     on_hosts = phases[0][1] + phases[1][1] + phases[2][1]
+    starting_s = phases[0][2] + phases[1][2]
+    micro_batch_s = compute + memory + launch + copy
     log_sd, is_extrapolating = _uncertainty(work, devices, parameters)
     return StepColumns(
-        micro_batch_s=compute + memory + launch,
+        micro_batch_s=micro_batch_s,
         backward_s=np.sum(backward, axis=0),
         optimizer_s=np.sum(optimizer, axis=0)[:, 0],
         optimizer_launch_s=optimizer[2][:, 0],
         compute_s=compute,
         memory_s=memory,
         launch_s=launch,
+        copy_s=copy,
+        idle_s=np.maximum(micro_batch_s - copy - starting_s, 0.0),
         log_sd=log_sd,
         host_log_sd=_over_hosts(on_hosts)[1],
         is_extrapolating=is_extrapolating,
@@ -180,9 +200,12 @@ class _Rates:
     latency_s: NDArray[np.float64]  # (n_devices,)
     dispatch_s: NDArray[np.float64]  # (n_devices,)
     host_log_sd: NDArray[np.float64]  # (n_devices,); of ``dispatch_s``
-    # handed_s, handed_log_sd: (n_devices,); to hand a recorded micro-batch over, its deviation
-    handed_s: NDArray[np.float64]
-    handed_log_sd: NDArray[np.float64]
+    # copy_s, fed_s: (n_devices,); to copy a recorded micro-batch to the device, and what else a
+    # step with one from a loader takes; the copy may be queued behind the device's work
+    copy_s: NDArray[np.float64]
+    fed_s: NDArray[np.float64]
+    fed_log_sd: float
+    is_queued: bool
     engine_share: NDArray[np.float64]  # (n_devices,); of it, for calls that Python does not make
     cores: NDArray[np.float64]  # (n_devices,); 1 for accelerators, which split calls finely
     is_cpu: NDArray[np.bool_]  # (n_devices,)
@@ -191,7 +214,10 @@ class _Rates:
     split_s: float
 
     @classmethod
-    def of(cls, work: Work, devices: Devices, parameters: DeviceParameters) -> _Rates:
+    def of(
+        cls, work: Work, devices: Devices, parameters: DeviceParameters,
+        host_speed: NDArray[np.float64],
+    ) -> _Rates:  # fmt: skip
         asked = [
             (kind, _dtype(dtype, kind, work))
             for kind, dtype in zip(work.operators.kind, work.operators.dtype, strict=True)
@@ -210,26 +236,41 @@ class _Rates:
         launches = parameters.compiled_launch_fraction if work.is_compiled else 1.0
         is_cpu, call_s = devices.word("kind") == "cpu", devices.fact("call_s")
         # A recorded script's calls are started by a host whose speed nobody measured.
-        is_unseen = ~is_cpu & (call_s == 0) & (work.call_s is not None)
+        is_recorded = ~is_cpu & (work.call_s is not None)
         usual_s = devices.by_word("kind", parameters.dispatch_s, np.nan)
+        # A small call that was measured on the host says how fast its Python is.
+        slower = np.broadcast_to(1.0 / np.where(is_cpu, 1.0, host_speed), call_s.shape).copy()
+        np.divide(call_s, usual_s, out=slower, where=(call_s > 0) & (usual_s > 0))
+        known = 0.5 if work.is_host_known else np.where(call_s > 0, 0.5, 1.0)
         if work.call_s:
             usual_s = np.where(is_cpu, usual_s, work.call_s)
-        handed_s = work.micro_batch * work.input_bytes_per_sample / parameters.handed_bytes_per_s
+        is_fed = is_recorded & (work.input_bytes_per_sample > 0)
         return cls(
             compute=by_pair[index, 0].T,
             memory=by_pair[index, 1].T,
             latency_s=devices.by_word("kind", parameters.latency_s, np.nan) * launches,
-            dispatch_s=np.where(call_s > 0, call_s, usual_s) * launches,
-            host_log_sd=np.where(is_unseen, parameters.host_log_sd, 0.0),
-            handed_s=np.where(is_unseen, handed_s, 0.0),
-            handed_log_sd=np.where(is_unseen, parameters.handed_log_sd, 0.0),
-            engine_share=np.where(is_unseen, parameters.engine_call_fraction, 1.0),
+            dispatch_s=np.where(is_recorded | (call_s > 0), usual_s * slower, usual_s) * launches,
+            host_log_sd=np.where(is_recorded, parameters.host_log_sd * known, 0.0),
+            copy_s=np.where(is_fed, copy_s(work, devices, parameters), 0.0),
+            fed_s=np.where(is_fed, parameters.fed_step_s * slower, 0.0),
+            fed_log_sd=parameters.fed_step_log_sd,
+            is_queued=work.is_pinned and work.is_queued,
+            engine_share=np.where(is_recorded, parameters.engine_call_fraction, 1.0),
             cores=np.where(is_cpu, np.maximum(devices.fact("cores"), 1.0), 1.0),
             is_cpu=is_cpu,
             unhidden=parameters.unhidden_fraction,
             split_gain=parameters.split_gain,
             split_s=parameters.split_s,
         )
+
+
+def copy_s(work: Work, devices: Devices, parameters: DeviceParameters) -> Floats:
+    """Return what it takes to copy the work's micro-batch to each device [s]."""
+    link = devices.fact("host_bytes_per_s")
+    each_s = 1.0 / np.where(link > 0, link, parameters.link_bytes_per_s)
+    if not work.is_pinned:
+        each_s = each_s + 1.0 / parameters.staged_bytes_per_s
+    return np.asarray(work.micro_batch * work.input_bytes_per_sample * each_s, float)
 
 
 def _class_rates(
@@ -291,10 +332,11 @@ def _widened(devices: Devices, kind: str, dtype: str, parameters: DeviceParamete
 
 def _phase(
     table: Operators, rates: _Rates, phase: str, scale: NDArray[np.float64]
-) -> tuple[_Parts, NDArray[np.float64]]:
-    """Return compute, memory and launch seconds of a phase, and their sum on each host.
+) -> tuple[_Parts, NDArray[np.float64], NDArray[np.float64]]:
+    """Return compute, memory, launch and copy seconds of a phase, and their sum on each host.
 
     The parts have shape (n_devices, n_batches), their sums one such array for each of ``_HOSTS``.
+    Last what the median host takes to start its calls, (n_devices, 1) [s].
     """
     rows = np.asarray(table.phase == phase, bool)
     flop_s = table.flop[rows] / rates.compute[:, rows]  # at the recorded batch
@@ -316,15 +358,20 @@ def _phase(
     of_python = dear / max(table.kernels[rows].sum(), 1e-30)
     starting = calls * rates.dispatch_s * (of_python + (1.0 - of_python) * rates.engine_share)
     hosts = np.exp(np.multiply.outer(_HOSTS, rates.host_log_sd))
-    totals = np.maximum(busy, (starting * hosts)[:, :, None])
-    if phase == "forward":
-        # A host that is slow at calls is slow at copies.
-        handed_s = rates.handed_s * np.exp(np.multiply.outer(_HOSTS, rates.handed_log_sd))
-        totals = totals + handed_s[:, :, None] * scale
-    return (compute, memory, _over_hosts(totals)[0] - compute - memory), totals
+    is_first = phase == "forward"
+    copy = (rates.copy_s * is_first)[:, None] * scale
+    # A host that is slow at calls is slow at all that a loop does.
+    fed_s = np.multiply.outer(np.exp(_HOSTS * rates.fed_log_sd), rates.fed_s * is_first)
+    starts_s = (starting * hosts)[:, :, None]
+    if rates.is_queued:
+        totals = np.maximum(busy + copy, starts_s + fed_s[:, :, None])
+    else:
+        totals = np.maximum(busy, starts_s) + fed_s[:, :, None] + copy
+    launch = _over_hosts(totals)[0] - compute - memory - copy
+    return (compute, memory, launch, copy), totals, starting[:, None]
 
 
-_Parts = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
+_Parts = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
 # Gauss-Hermite nodes and weights for a normal variable: hosts slower and faster than the median.
 _HOSTS, _WEIGHTS = np.polynomial.hermite_e.hermegauss(7)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
@@ -371,7 +418,7 @@ def _uncertainty(
     convolved = np.isin(table.kind, list(_CONVOLUTIONS))
     products = weight[convolved | np.isin(table.kind, list(PRODUCTS))].sum()
     unlike = weight[convolved].sum() / max(products, 1e-300)
-    is_new, is_unfitted, distance, is_guessed = devices.kept(
+    is_new, is_unfitted, distance, convolved, is_guessed = devices.kept(
         ("unseen", work.precision, id(parameters)),
         partial(_unseen, precision=work.precision, parameters=parameters),
     ).T
@@ -379,7 +426,7 @@ def _uncertainty(
         parameters.log_sd**2
         + is_new * parameters.unseen_architecture_log_sd**2
         + np.maximum(is_guessed, is_new * unlike) * parameters.unmeasured_rate_log_sd**2
-        + (parameters.distance_log_sd * distance) ** 2
+        + parameters.distance_log_sd**2 * (distance**2 + unlike * (convolved**2 - distance**2))
         + is_unfitted * parameters.unfitted_device_log_sd**2
         + unseen_share * parameters.unseen_kind_log_sd**2
     )
@@ -387,7 +434,10 @@ def _uncertainty(
 
 
 def _unseen(devices: Devices, precision: str, parameters: DeviceParameters) -> Floats:
-    """Return what of devices was not fitted: family, kind, distance of rates, measured rates."""
+    """Return what of devices was not fitted.
+
+    Family, kind, distances of rates (of all fitted, and with convolutions), measured rates.
+    """
     seen = dict.fromkeys(parameters.fitted_architectures, 0.0)
     is_gpu = devices.word("kind") == "gpu"
     # Nor was anything of double precision fitted, but one share.
@@ -396,5 +446,6 @@ def _unseen(devices: Devices, precision: str, parameters: DeviceParameters) -> F
         devices.by_word("architecture", seen, 1.0),
         is_unfitted,
         distances_from_fitted(devices, parameters.fitted_rates) * is_gpu,
+        distances_from_fitted(devices, parameters.convolved_rates) * is_gpu,
         ~are_measured(devices, precision),
     ], axis=1)  # fmt: skip

@@ -45,7 +45,7 @@ class DeviceParameters:
     flop_per_j_doubling_years: float  # kappa doubles in so many years
     limit_sharpness: float  # n of the smooth minimum of arithmetic and power
     # share of both its rates, of products and of memory, that a Kepler GPU reaches beside later
-    # ones; Maxwell its root
+    # ones
     kepler_fraction: float
     unhidden_fraction: float
     # latency_s, dispatch_s: l and h, eager [s]
@@ -56,11 +56,14 @@ class DeviceParameters:
     # that nobody has seen (``advisor validate recorded`` has the hosts of a suite)
     engine_call_fraction: float
     host_log_sd: float
-    # handed_bytes_per_s, handed_log_sd: the same script's batches reach the device at so many
-    # bytes a second, taken from a loader and copied from pageable memory; the deviation of its
-    # logarithm over hosts
-    handed_bytes_per_s: float
-    handed_log_sd: float
+    # staged_bytes_per_s, link_bytes_per_s: a batch from pageable memory is copied at the first
+    # rate, then crosses the link; the second is that of cards whose link is unknown
+    staged_bytes_per_s: float
+    link_bytes_per_s: float
+    # fed_step_s, fed_step_log_sd: what else a step takes that has its batch from a loader, and
+    # the deviation of its logarithm over hosts
+    fed_step_s: float
+    fed_step_log_sd: float
     # widened_fraction, widened_depthwise_fraction: share of their rate in 32 bits that products
     # and depthwise convolutions reach on tensors stored in 16, on devices without matrix units
     widened_fraction: float
@@ -76,8 +79,10 @@ class DeviceParameters:
     compiled_traffic_fraction: float
     # chip families whose measurements the constants have seen
     fitted_architectures: frozenset[str]
-    # ``device_rates.log_rates`` of every device whose measurements the constants have seen
+    # fitted_rates, convolved_rates: ``device_rates.log_rates`` of every device whose measurements
+    # the constants have seen, and of those on which they have seen convolutions
     fitted_rates: tuple[tuple[float, float, float], ...]
+    convolved_rates: tuple[tuple[float, float, float], ...]
     fitted_kinds: frozenset[str]  # classes of operators whose measurements the constants have seen
     # log_sd, unseen_architecture_log_sd, unseen_kind_log_sd, unmeasured_rate_log_sd: one standard
     # deviation of ln(predicted / measured) on a device left out; what an unseen chip family, a
@@ -341,22 +346,22 @@ def distances_from_fitted(
 
 
 def shares_of_rates(devices: Devices, parameters: DeviceParameters) -> Floats:
-    """Return the share of its rates that a GPU older than Pascal reaches, 1 for all others."""
-    return np.asarray(parameters.kepler_fraction ** generations_before_pascal(devices))
+    """Return the share of its rates that a GPU older than Maxwell reaches, 1 for all others."""
+    return np.asarray(parameters.kepler_fraction ** generations_before_maxwell(devices))
 
 
-def generations_before_pascal(devices: Devices) -> Floats:
-    """Return 1 for Kepler GPUs (and what is older), one half for Maxwell, 0 for all others.
+def generations_before_maxwell(devices: Devices) -> Floats:
+    """Return 1 for Kepler GPUs (and what is older), 0 for all others.
 
     Kepler's units need two independent instructions of a thread at a time, and its boards protect
-    their memory within the bandwidth; Maxwell mended the first (NVIDIA, "Maxwell tuning guide",
-    section 1.4). It is taken to lie midway, in logarithms: nothing of it was measured.
+    their memory within the bandwidth. Maxwell's schedulers each feed units of their own (NVIDIA,
+    "Maxwell tuning guide", section 1.4.1), as those of Pascal's after it: the same share.
     """
     age = devices.by_word("architecture", _AGES, 0.0)
     return np.asarray(age * (devices.word("kind") == "gpu"))
 
 
-_AGES: Final[Mapping[str, float]] = {"Fermi": 1.0, "Kepler": 1.0, "Maxwell": 0.5}
+_AGES: Final[Mapping[str, float]] = {"Fermi": 1.0, "Kepler": 1.0}
 
 
 def run_on_matrix_units(devices: Devices, precision: NDArray[np.str_]) -> Booleans:

@@ -188,7 +188,9 @@ def admits(case: StepCase) -> bool:
 
 
 # Fields of ``StepColumns`` by device and micro-batch, and by device alone.
-_BY_BATCH: Final = ("micro_batch_s", "backward_s", "compute_s", "memory_s", "launch_s")
+_BY_BATCH: Final = (
+    "micro_batch_s", "backward_s", "compute_s", "memory_s", "launch_s", "copy_s", "idle_s"
+)  # fmt: skip
 _BY_DEVICE: Final = ("optimizer_s", "optimizer_launch_s")
 
 
@@ -206,10 +208,12 @@ def _single(case: StepCase, rows_of: TimeColumns) -> StepColumns:
     for rows in np.split(order, [np.count_nonzero(is_cpu)]):
         if rows.size == 0:
             continue
-        used, at_device = np.unique(device[rows], return_inverse=True)
+        pairs = np.stack([device[rows], case.host_speed(rows_of.type_index[rows])])
+        (used, speed), at_device = np.unique(pairs, axis=1, return_inverse=True)
+        used, at_device = used.astype(np.int64), at_device.ravel()
         batches, at_batch = np.unique(micro_batch[rows], return_inverse=True)
         targets = fleet.devices.take(used)
-        columns: StepColumns = step_time(case.work, targets, batches, constants.device)
+        columns: StepColumns = step_time(case.work, targets, batches, constants.device, speed)
         factor, log_sd = case.calibrated(used)
         scale, cell = np.exp(factor)[at_device], (at_device, at_batch)
         host = columns.host_log_sd * anchors.unheard(targets, constants)[:, None]
@@ -260,7 +264,7 @@ def _parts(
     step_s = np.asarray(scaled.step_s, dtype=float)
     network = np.asarray(scaled.exposed_s) + np.asarray(scaled.straggler_s)
     device_s = np.maximum(step_s - network, 0.0)
-    busy = np.maximum(single.compute_s + single.memory_s + single.launch_s, 1e-30)
+    busy = np.maximum(single.micro_batch_s, 1e-30)
     # The optimizer streams its state through memory, a small one only starts kernels.
     updating = np.minimum(single.optimizer_s, device_s)
     starts = np.minimum(single.optimizer_launch_s, updating)
@@ -270,8 +274,9 @@ def _parts(
         "compute": single.compute_s * working,
         "memory": single.memory_s * working + updating - starts,
         "launch": single.launch_s * working + starts,
+        "copy": single.copy_s * working,
         "network": step_s - device_s,
-        "input": case.waiting_s(step_s, samples, kind),
+        "input": case.waiting_s(step_s, samples, kind, single.idle_s * working),
     }, np.asarray(scaled.log_sd)
 
 

@@ -162,8 +162,10 @@ class Rehearsing:
 
         @functools.wraps(made)
         def loader_made(this: Any, *args: Any, **named: Any) -> None:
+            is_pinned = bool(named.get("pin_memory"))
             named["pin_memory"] = False  # a thread of torch's that asks the driver
             made(this, *args, **named)
+            this._advisor_pins = is_pinned  # what the script says is recorded
 
         torch.compile, torch.nn.Module.compile = compiled, module_compiled
         torch.save, torch.load = save, loaded
