@@ -58,6 +58,10 @@ _COVERED: Final = 0.9
 _WIDTHS: Final = tuple(f.name for f in fields(MemoryConstants) if f.name.endswith("_log_sd"))
 
 
+_OF_TRAINER: Final = ("trainer", "trl", "unsloth", "axolotl")
+_FUSED: Final = ("huggingface/peft",)  # of 2026
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRows:
     """Runs with a memory reading, or that ran out of it, as columns.
@@ -208,6 +212,10 @@ def _joined(parts: list[MemoryRows]) -> MemoryRows:
 def _of_readings(data: Path) -> MemoryRows:
     runs = asked_memory(data)
     rows = asked.columns_of([one.run for one in runs])
+    # Before transformers 5 and torch 2.8 the Trainer's AdamW was not fused.
+    in_groups = np.isin(rows.stack, _OF_TRAINER) & ~np.isin(rows.table, _FUSED)
+    share = np.where(in_groups, 0.5, np.asarray(rows.software.update_share, float))
+    rows = replace(rows, software=replace(rows.software, update_share=share))
     failed = np.array([one.is_failure for one in runs])
     return MemoryRows(
         rows=rows,
