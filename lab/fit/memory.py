@@ -28,10 +28,12 @@ from advisor.lab.fit import asked
 from advisor.lab.fit.layout_rows import STATED, LayoutRows, from_frame
 from advisor.lab.fit.memory_asked import asked_memory
 from advisor.lab.fit.verbs import FittedFolder, constants_text, log_errors
+from advisor.planners.core.arrays import FUSIONS
 from advisor.planners.core.errors import GIB
 from advisor.planners.memory.recorded_steps import MemoryParameters
 from advisor.planners.memory.transformers import (
     UNSEEN,
+    WIDTHS,
     Ledger,
     MemoryConstants,
     deviation_bytes,
@@ -46,7 +48,7 @@ Bools = NDArray[np.bool_]
 # process of a group takes 2.8 GiB with its communicators, one alone 1.5 (BigScience, A100), and a
 # tenth of what PyTorch allocates is lost.
 PRIOR: Final = np.log([2.8, 1.54, 1.1])
-PRIOR_SD: Final = np.array([0.4, 0.15, 0.08])
+PRIOR_SD: Final = np.array([0.1, 0.05, 0.08])
 NOISE: Final = 0.1  # of one source in log memory
 _ROWS_OF_A_SOURCE: Final = 10.0  # what one source counts as
 # torchtitan logs the largest reservation of PyTorch's allocator (``max_reserved_gib`` in its
@@ -55,7 +57,6 @@ _DEFINITIONS: Final = {"torchtitan": "reserved", asked.TABLE: "allocated"}
 _ON_FIRST_NODE: Final = "bigscience_v100"
 PRE_TRAINING: Final = "pre-training"
 _COVERED: Final = 0.9
-_WIDTHS: Final = tuple(f.name for f in fields(MemoryConstants) if f.name.endswith("_log_sd"))
 
 
 _OF_TRAINER: Final = ("trainer", "trl", "unsloth", "axolotl")
@@ -107,11 +108,20 @@ class MemoryRows:
         found = np.full(len(self.rows), np.nan)
         for definition in np.unique(self.definition):
             here = self.definition == definition
-            unseen = UNSEEN[definition]
-            found[here] = np.broadcast_to(deviation_bytes(terms, constants, unseen), here.size)[
-                here
-            ]
-        return found
+            of_read = deviation_bytes(terms, constants, UNSEEN[definition])
+            found[here] = np.broadcast_to(of_read, here.size)[here]
+        return found * self.spread(constants)
+
+    def spread(self, constants: MemoryConstants) -> Array:
+        """Return how many times as wide the deviations of each row's software are."""
+        return np.where(self.is_loose, constants.loose_spread, 1.0)
+
+    @property
+    def is_loose(self) -> Bools:
+        """Whether every operator is a kernel of its own, or adapters are trained."""
+        fusion, trained = self.rows.software.fusion, self.rows.shapes.trained_share
+        loose = (np.asarray(fusion) == FUSIONS.index("eager")) | (np.asarray(trained) < 1)
+        return np.broadcast_to(loose, len(self.rows))
 
 
 def fitted(given: Path | None, day: str) -> FittedFolder:
@@ -146,21 +156,26 @@ def fit_rows(known: MemoryRows, rows: Bools) -> MemoryParameters:
 def widths(known: MemoryRows, rows: Bools) -> dict[str, float]:
     """Return deviations by kind of term for which left-out sources' errors lie within 90 %.
 
-    Their ratios stay as packaged; one factor is the share of 90 % of |ln(read / told)| over the
-    relative deviation, every source counting the same.
+    Their ratios stay as packaged. One factor for stacks whose kernels are fused or compiled, one
+    for eager ones and adapters: the share of 90 % of |ln(read / told)| over the relative
+    deviation, every source counting the same.
     """
-    shipped = case.memory()
+    shipped = replace(case.memory(), loose_spread=1.0)
     sources, reach = known.rows.table, np.full(len(known.rows), np.nan)
     for source in np.unique(sources[rows & known.is_reading]):
         out = sources == source
-        told = fit_constants(known, rows & ~out)
+        told = replace(fit_constants(known, rows & ~out), loose_spread=1.0)
         terms = known.terms(told)
         value = known.read(terms)
-        reach[out] = (np.abs(np.log(known.measured_bytes / value))
-                      * value / known.deviation(terms, told))[out]  # fmt: skip
+        error = np.abs(np.log(known.measured_bytes / value))
+        reach[out] = (error * value / known.deviation(terms, told))[out]
     kept = rows & known.is_reading & np.isfinite(reach)
-    factor = _weighted_quantile(reach[kept], _source_weights(sources[kept])) / REACH_90
-    return {name: getattr(shipped, name) * factor for name in _WIDTHS}
+    fused, loose = (
+        _weighted_quantile(reach[k], _source_weights(sources[k])) / REACH_90 if k.any() else 1.0
+        for k in (kept & ~known.is_loose, kept & known.is_loose)
+    )
+    found = {name: getattr(shipped, name) * fused for name in WIDTHS}
+    return {**found, "loose_spread": max(loose / fused, 1.0)}
 
 
 def _weighted_quantile(values: Array, weights: Array) -> float:

@@ -80,7 +80,7 @@ def read_rows(data: Path) -> Questions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Told:
+class Told:
     """What is said of every row: what was read, and what must have room, with deviations."""
 
     value: Floats
@@ -89,19 +89,19 @@ class _Told:
     needed_sd: Floats
 
 
-def _told(known: MemoryRows, constants: MemoryConstants) -> _Told:
+def _told(known: MemoryRows, constants: MemoryConstants) -> Told:
     terms = known.terms(constants)
     parts = known.rows.shapes, known.rows.layouts, known.rows.software
     fullest, size = ledger(*parts, constants), len(known.rows)
-    return _Told(
+    return Told(
         value=known.read(terms),
         value_sd=known.deviation(terms, constants),
         needed=np.broadcast_to(without_terms(fullest, UNSEEN["needed"]), size),
-        needed_sd=np.broadcast_to(deviation_bytes(fullest, constants), size),
+        needed_sd=deviation_bytes(fullest, constants) * known.spread(constants),
     )
 
 
-def _left_out(known: MemoryRows) -> _Told:
+def told_by_others(known: MemoryRows) -> Told:
     """Say of each source what the others tell."""
     found = np.full((4, len(known.rows)), np.nan)
     for source in np.unique(known.rows.table):
@@ -110,10 +110,10 @@ def _left_out(known: MemoryRows) -> _Told:
         found[:, out] = [part[out] for part in (told.value, told.value_sd, told.needed,
                                                 told.needed_sd)]  # fmt: skip
     value, value_sd, needed, needed_sd = found
-    return _Told(value=value, value_sd=value_sd, needed=needed, needed_sd=needed_sd)
+    return Told(value=value, value_sd=value_sd, needed=needed, needed_sd=needed_sd)
 
 
-def _answered(rows: Questions, told: _Told) -> Answers:
+def _answered(rows: Questions, told: Told) -> Answers:
     half = REACH_90 * told.value_sd / told.value
     return Answers(
         value=told.value, low=told.value * np.exp(-half), high=told.value * np.exp(half),
@@ -129,7 +129,7 @@ def _answered(rows: Questions, told: _Told) -> Answers:
 
 
 def _answers(rows: Questions) -> Answers:
-    return _answered(rows, _left_out(rows.facts.known))
+    return _answered(rows, told_by_others(rows.facts.known))
 
 
 def memory_answers(rows: Questions, constants: MemoryConstants) -> Answers:
@@ -137,7 +137,7 @@ def memory_answers(rows: Questions, constants: MemoryConstants) -> Answers:
     return _answered(rows, _told(rows.facts.known, constants))
 
 
-def _figures(rows: Questions, told: _Told, half: Floats) -> dict[str, float]:
+def _figures(rows: Questions, told: Told, half: Floats) -> dict[str, float]:
     """Return means over sources, verdicts by every rule, and the check of terms."""
     known: MemoryRows = rows.facts.known
     error = np.abs(told.value / rows.truth - 1)
@@ -163,7 +163,7 @@ def _of_sources(known: MemoryRows, column: Any, among: Bools) -> float:
     return float(np.mean([column[kept & (sources == s)].mean() for s in np.unique(sources[kept])]))
 
 
-def _verdicts(known: MemoryRows, told: _Told) -> dict[str, float]:
+def _verdicts(known: MemoryRows, told: Told) -> dict[str, float]:
     """Return failures found and runs said to fit by the product's rule and by others."""
     failed = known.tells_failures & known.is_out_of_memory
     ran = known.tells_failures & ~known.is_out_of_memory
@@ -175,7 +175,7 @@ def _verdicts(known: MemoryRows, told: _Told) -> dict[str, float]:
     return figures
 
 
-def _rules(known: MemoryRows, told: _Told) -> Mapping[str, Bools]:
+def _rules(known: MemoryRows, told: Told) -> Mapping[str, Bools]:
     """Return which rows each rule refuses."""
     card, every = known.capacity_bytes, np.ones(len(known.rows), bool)
     reserved = told.needed + kept_free_bytes(card, every) > card
@@ -256,7 +256,7 @@ def _blind(rows: Questions, _data: Path) -> Blinded:
         for name in MemoryRows.__slots__
     })  # fmt: skip
     return Blinded(
-        answers=Answers(value=_left_out(bare).value),
+        answers=Answers(value=told_by_others(bare).value),
         changed=("nothing of a framework's buffers is known",),
         still_seen=(_FORM_SEEN,),
     )

@@ -12,6 +12,7 @@ from .recorded_steps import unit_state_bytes as unit_state_bytes
 from .recorded_steps import work_ledger as work_ledger
 from .transformers import TERMS as TERMS
 from .transformers import UNSEEN as UNSEEN
+from .transformers import WIDTHS as WIDTHS
 from .transformers import Ledger as Ledger
 from .transformers import MemoryConstants as MemoryConstants
 from .transformers import StageAsked as StageAsked

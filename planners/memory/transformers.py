@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -134,6 +134,13 @@ class MemoryConstants:
     # times as wide: activations where nobody named the software that keeps them, logits where
     # nobody said how the loss is computed either
     unsaid_spread: float = 1.5
+    # all terms where every operator is a kernel of its own, or adapters are trained: what is kept
+    # is as the release writes the model, and lengths that vary fragment it
+    loose_spread: float = 2.0
+
+
+# Deviations of ``MemoryConstants``, one a kind.
+WIDTHS: Final = tuple(f"{kind}_log_sd" for kind in get_args(Kind))
 
 
 def without_terms(terms: Ledger, unseen: tuple[Term, ...] = ()) -> Floats:
