@@ -77,7 +77,10 @@ def test_what_spreads_a_script_is_seen_by_name(tmp_path: Path) -> None:
 
 NAMED = {
     "from liger_kernel.transformers import AutoLigerKernelForCausalLM": ("chunked", False),
-    "from liger_kernel.transformers import apply_liger_kernel_to_qwen3 as go\n": ("chunked", False),
+    "from liger_kernel.transformers import apply_liger_kernel_to_qwen3 as go\n": (
+        "chunked",
+        False,
+    ),
     "args = TrainingArguments('out', use_liger_kernel=True)": ("chunked", False),
     "args = TrainingArguments('out', use_liger_kernel=False)": ("", False),
     "args = SFTConfig(loss_type='nll', optim='galore_adamw_layerwise')": ("eager", True),

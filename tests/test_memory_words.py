@@ -42,7 +42,9 @@ MODEL = (
 
 
 def predict(more: str, gpu: str = "A100-80GB") -> Any:
-    return CliRunner().invoke(app, ["predict", *MODEL.split(), *more.split(), "--gpu", gpu, "--json"])
+    return CliRunner().invoke(
+        app, ["predict", *MODEL.split(), *more.split(), "--gpu", gpu, "--json"]
+    )
 
 
 def answer(more: str, gpu: str = "A100-80GB") -> dict[str, Any]:
@@ -131,13 +133,18 @@ def test_what_is_offloaded_by_name_leaves_one_device_and_takes_time(parts: str) 
 def test_paged_state_moves_where_it_does_not_fit_whatever_the_framework() -> None:
     on = answer("--stack trainer --optimizer paged-adamw", "A100-80GB")
     assert on["layout"]["offload"] == ["optimizer"]  # 16 + 16 + 64 GB
-    assert "optimizer" not in answer("--stack trainer --optimizer paged-adamw-8bit")["layout"]["offload"]
+    assert (
+        "optimizer"
+        not in answer("--stack trainer --optimizer paged-adamw-8bit")["layout"]["offload"]
+    )
 
 
 def test_muon_costs_products_and_paging_costs_traffic() -> None:
     def update(name: str) -> float:
         setup = TrainingSetup(optimizer=name, weights="bf16")  # type: ignore[arg-type]
-        return float(software_of(transformer_work(LLAMA_8B, micro_batch=1, setup=setup)).update_flop)
+        return float(
+            software_of(transformer_work(LLAMA_8B, micro_batch=1, setup=setup)).update_flop
+        )
 
     # Five iterations of 4 m^2 n + 2 m^3 each: tens of thousands of operations a parameter.
     assert 5 * 4 * 1024 * 0.8 < update("muon") < 5 * 6 * 4096

@@ -566,7 +566,7 @@ def _at_peak(terms: Ledger, shapes: Shapes, layouts: Layouts, software: Software
     layer = layer_activation_bytes(shapes, layouts, software)
     updated = copied * terms["optimizer"]
     later = np.maximum(layer, updated)
-    passing = ("activations", "recomputed", "logits")
+    passing: tuple[Term, ...] = ("activations", "recomputed", "logits")
     at_loss = terms["activations"] + terms["recomputed"] + terms["logits"]
     arriving = np.where(is_absent, terms["gradients"], 0.0)
     is_later = arriving + later > at_loss
