@@ -97,8 +97,8 @@ def _changed(name: str, place: str, change: Any) -> tuple[dict[str, Any], dict[s
     [
         ("layouts", "after three rows: mean gain of tables", lambda gain: gain + 0.05, False),
         ("layouts", "after three rows: mean gain of tables", lambda gain: gain - 0.3, True),
-        ("oom", "the product's rule: failures found", lambda _count: 0.0, True),
-        ("oom", "the product's rule: failures found", lambda count: count + 1.0, False),
+        ("memory", "the product's rule: failures found", lambda _count: 0.0, True),
+        ("memory", "the product's rule: failures found", lambda count: count + 1.0, False),
         ("spot-plan", "deadlines missed", lambda _count: 500.0, True),
         ("spot-plan", "deadlines missed", lambda _count: 1.0, True),
         ("campaigns", "p90_ape_fraction", lambda error: 35 * error, True),

@@ -6,7 +6,7 @@ bit: a warm start from a fit that knew the group would show.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from advisor.lab.fit.campaigns import CampaignColumns
 from advisor.lab.fit.memory import MemoryRows, read_memory
 from advisor.lab.fit.scaling import ClusterRuns
 from advisor.lab.score import runs as whole_runs
-from advisor.lab.score import scaling, spot, transformers
+from advisor.lab.score import memory, scaling, spot
 from advisor.lab.score.harness import Questions
 from advisor.learned.choose import Runs, anchor_of, scores
 from advisor.planners.core.errors import GIB
@@ -120,9 +120,10 @@ def test_a_tables_memory_is_predicted_by_the_other_tables() -> None:
     spoilt: MemoryRows = replace(
         known, measured_bytes=np.where(out, known.measured_bytes + 9 * GIB, known.measured_bytes)
     )
-    both = (transformers._memory_left_out(rows) for rows in (known, spoilt))
-    for one, other in zip(*both, strict=True):
-        assert np.array_equal(one[out], other[out])
+    one, other = (memory.told_by_others(rows) for rows in (known, spoilt))
+    for field in fields(one):
+        kept, changed = getattr(one, field.name), getattr(other, field.name)
+        assert np.array_equal(kept[out], changed[out]), field.name
 
 
 @pytest.mark.slow

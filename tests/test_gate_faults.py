@@ -19,7 +19,7 @@ ROOMS = ("advisor", "collectors", "datasets", "lab", "planners", "trained_models
 # Checks that take few seconds each: what ships as it ships, and three protocols.
 ASKED = (
     "shipped/device_model", "shipped/layout_model", "shipped/memory", "shipped/scaling",
-    "shipped/campaign", "oom", "campaigns", "finetune",
+    "shipped/campaign", "memory", "campaigns", "finetune",
 )  # fmt: skip
 
 
@@ -70,7 +70,7 @@ FAULTS: dict[str, tuple[Callable[[Path], None], set[str]]] = {
             "advisor/estimate/ways/data_parallel.py",
             "np.where(is_accelerated, margin,", "np.where(is_accelerated, margin / 2,",
         ),
-        {"shipped/memory", "oom"},
+        {"shipped/memory", "memory"},
     ),
     "least instead of median error": (
         _text(METRICS, "float(np.median(ape))", "float(np.min(ape))"), {"campaigns"},

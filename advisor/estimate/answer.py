@@ -36,7 +36,16 @@ from advisor.jobs import Job, transformer_units
 from advisor.planners.core import GIB, Device, Layout
 from advisor.planners.goodput import NEGLIGIBLE_FRACTION
 from advisor.planners.layouts import layout_columns
-from advisor.planners.memory import TERMS, UNSEEN, deviation_bytes, without_terms, work_ledger
+from advisor.planners.memory import (
+    TERMS,
+    UNSEEN,
+    Ledger,
+    MemoryConstants,
+    Term,
+    deviation_bytes,
+    without_terms,
+    work_ledger,
+)
 from advisor.planners.spot import BANDS
 from advisor.planners.step import vcpus_needed
 from advisor.quantities import REACH_90, hours_interval, percent_text, seconds_text, usd_interval
@@ -60,17 +69,19 @@ def candidate(
     job: Job, catalogue: Catalogue, columns: TimeColumns, completion: Completion,
     offers: Offers, side: SideCosts, *, offer_row: int, column: int, completion_row: int,
     steady: Completion | None, coverage: float, why: tuple[str, ...], rank: int = 1,
-    device: Device | None, memory: Mapping[str, Any],
+    device: Device | None, case: StepCase | None,
 ) -> Candidate:  # fmt: skip
     """Make the candidate of one offer, one row of the time columns and one of the completions.
 
     ``side`` has one row an offer; ``steady``, one row a column, says for a spot offer what the
     same machines would take on demand; ``why`` says why the layout was chosen; ``device`` is what
-    the machines compute on.
+    the machines compute on; ``case``: that the columns were asked of, None without steps.
     """
     offer = offer_of(catalogue, offers, offer_row)
     count = int(columns.count[column])
-    row = row_answer(job, columns, column, coverage, device) | {"memory": memory}
+    row = row_answer(job, columns, column, coverage, device)
+    if case is not None:
+        row["memory"] = memory_terms(case, columns, column, row["layout"], device)
     step, shares = row["step_time_s"], row["shares"]
     rent = side.rent(offer.price_usd_per_h * count, (offer_row, count))
     each = on_demand_price(offers, offer_row)
@@ -148,17 +159,26 @@ def row_answer(
 
 
 def memory_terms(
-    case: StepCase, columns: TimeColumns, row: int, device: Device | None
+    case: StepCase, columns: TimeColumns, row: int, layout: Layout, device: Device | None
 ) -> dict[str, Any]:
     """Return what a row's fullest device holds, by term and by what reads it; empty if unknown.
 
-    ``terms_gib``; ``read_gib`` by ``Definition``, each with its interval; ``equations`` and
-    ``sources`` of the terms; ``fits_probability``, and what it had to be (``decided_at``).
+    ``terms_gib``, and ``stages_gib`` of the ends of a pipeline; ``read_gib`` by
+    ``Definition``, each with its interval and deviation; ``equations`` and ``sources`` of the
+    terms; ``fits_probability``, and what it had to be (``decided_at``).
     """
-    way, layout = way_name(int(columns.way[row])), columns.layout(row)
+    way, found = way_name(int(columns.way[row])), {}
     if case.work.transformer is not None and way == "model parallel":
-        problem = on_machine(case, int(columns.type_index[row])).problem
-        terms, constants = problem.ledger(layout_columns(layout)), problem.memory
+        problem, asked = (
+            on_machine(case, int(columns.type_index[row])).problem,
+            layout_columns(layout),
+        )
+        terms, constants = problem.ledger(asked), problem.memory
+        if layout.pp > 1:
+            found["stages_gib"] = {
+                "first stage": _in_gib(problem.ledger(asked, "first")),
+                "last stage": _in_gib(problem.ledger(asked, "last")),
+            }
     elif way == "data parallel" and device is not None:
         constants = case.constants.memory
         terms = work_ledger(
@@ -168,23 +188,31 @@ def memory_terms(
         )  # fmt: skip
     else:
         return {}
-    kept = {name: float(term) / GIB for name, term in terms.items() if float(term) > 0}
-    read = {}
-    for name, unseen in UNSEEN.items():
-        value, deviation = without_terms(terms, unseen), deviation_bytes(terms, constants, unseen)
-        wide = REACH_90 * float(deviation)
-        low, high = max(float(value) - wide, 0.0), float(value) + wide
-        read[name] = {"value": float(value) / GIB, "low": low / GIB, "high": high / GIB}
-    found: dict[str, Any] = {
-        "terms_gib": kept, "read_gib": read, "coverage": 0.9,
-        "equations": {name: TERMS[name][1] for name in terms if name in kept},
-        "sources": {name: TERMS[name][2] for name in terms if name in kept},
+    read = {name: _reading(terms, constants, unseen) for name, unseen in UNSEEN.items()}
+    found |= {
+        "terms_gib": _in_gib(terms), "read_gib": read, "coverage": 0.9,
+        "equations": {name: TERMS[name][1] for name in terms},
+        "sources": {name: TERMS[name][2] for name in terms},
     }  # fmt: skip
     if device is not None:
-        room = float(device.memory_bytes) - float(without_terms(terms, UNSEEN["needed"]))
-        likely = NormalDist(sigma=max(float(deviation_bytes(terms, constants)), 1.0)).cdf(room)
+        needed = NormalDist(read["needed"]["value"], max(read["needed"]["sd"], 1e-9))
+        likely = needed.cdf(float(device.memory_bytes) / GIB)
         found |= {"fits_probability": likely, "decided_at": case.space.sureness}
     return found
+
+
+def _in_gib(terms: Ledger) -> dict[str, float]:
+    return {name: float(term) / GIB for name, term in terms.items() if float(term) > 0}
+
+
+def _reading(
+    terms: Ledger, constants: MemoryConstants, unseen: tuple[Term, ...]
+) -> dict[str, float]:
+    """Return the sum of the terms but for some, and its 90 % interval [GiB]."""
+    value = float(without_terms(terms, unseen)) / GIB
+    sd = float(deviation_bytes(terms, constants, unseen)) / GIB
+    low, high = max(value - REACH_90 * sd, 0.0), value + REACH_90 * sd
+    return {"value": value, "low": low, "high": high, "sd": sd}
 
 
 def _bills(

@@ -313,7 +313,7 @@ def _estimate(
 ) -> Answer:  # fmt: skip
     row = row_answer(job, columns, 0, coverage, device)
     if case is not None:
-        row["memory"] = memory_terms(case, columns, 0, device)
+        row["memory"] = memory_terms(case, columns, 0, row["layout"], device)
     if is_recorded:
         row["kept_free_gib"] = 0.0  # what ran there had room
     time_h = None

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from advisor.answer import Candidate, CompletionWay, Explanation, Predictions, Refused
 from advisor.catalogue import Catalogue, OfferFilter, Offers, Pricing, TableRow, TypeColumns
 from advisor.errors import UsageError
-from advisor.estimate.answer import candidate, explanation, memory_terms, on_demand_price, reasons
+from advisor.estimate.answer import candidate, explanation, on_demand_price, reasons
 from advisor.estimate.best import best_columns
 from advisor.estimate.case import Anchors, Constants, StepCase, constants, host_anchor
 from advisor.estimate.completion import (
@@ -439,34 +439,35 @@ class Predictor:
         )  # fmt: skip
         return self.candidate(
             job, columns, done, offers, side, offer_row=offer_row, column=0, completion_row=0,
-            coverage=coverage, steady=on_demand(job, columns, coverage),
+            coverage=coverage, steady=on_demand(job, columns, coverage), space=space,
+            known_network=known_network,
         )  # fmt: skip
 
     def candidate(
         self, job: Job, columns: TimeColumns, completion: Completion, offers: Offers,
-        side: SideCosts, *, column: int, **row: Any,
+        side: SideCosts, *, column: int, space: SearchSpace | None = None,
+        known_network: bool = False, **row: Any,
     ) -> Candidate:  # fmt: skip
         """Make the object of one row of the columns, rented by one offer.
 
-        ``**row``: what else ``answer.candidate`` takes.
+        ``space``, ``known_network``: as the columns were asked; ``**row``: what else
+        ``answer.candidate`` takes.
         """
-        device = self.device_of(int(columns.type_index[column]), job)
-        is_stepped = job.work is not None
+        asked: dict[str, Any] = {"space": space, "known_network": known_network}
+        case = None if job.work is None else self.case(job, **asked)
         return candidate(
             job, self.catalogue, columns, completion, offers, side, column=column,
-            why=self._why(job, columns, column), device=device,
-            memory=memory_terms(self.case(job), columns, column, device) if is_stepped else {},
-            **row,
+            why=() if case is None else self._why(case, columns, column),
+            device=self.device_of(int(columns.type_index[column]), job),
+            case=case, **row,
         )  # fmt: skip
 
-    def _why(self, job: Job, columns: TimeColumns, column: int) -> tuple[str, ...]:
+    def _why(self, case: StepCase, columns: TimeColumns, column: int) -> tuple[str, ...]:
         """Say why the layout of one row was chosen."""
-        if job.work is None:
-            return ()
         if said := beside_words(columns, column):
             return said
         return reasons(
-            self.case(job),
+            case,
             int(columns.type_index[column]),
             int(columns.count[column]),
             columns.layout(column),

@@ -246,7 +246,7 @@ class OnGroup:
             memory_bytes={group.label: float(columns.memory_bytes[row])},
             layouts={group.label: layout},
             bottleneck=max(parts, key=lambda name: parts[name]),
-            memory=memory_terms(self.case, columns, row, group.node.device),
+            memory=memory_terms(self.case, columns, row, layout, group.node.device),
             details={"parts_s": parts, "host_memory_gib": float(columns.host_bytes[row]) / GIB},
             commands=started,
             notes=tuple(notes),

@@ -262,7 +262,8 @@ class Listed:
         found = self.predictor.candidate(
             self.job, self.columns, rows.completions, self.offers, self.side,
             offer_row=int(rows.offer[row]), column=int(rows.column[row]), completion_row=place,
-            coverage=request.coverage, rank=rank, steady=rows.completions,
+            coverage=request.coverage, rank=rank, steady=rows.completions, space=request.space,
+            known_network=request.known_network,
         )  # fmt: skip
         found = self._with_person(found, row)
         if request.with_direct_costs and self.predictor.learned is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from advisor.lab.data.dataset import Dataset
+from advisor.lab.data.memory import MEMORY
 from advisor.lab.data.runs import (
     CAMPAIGNS,
     ESCRA,
@@ -46,12 +47,13 @@ ALL: Final = (
     MLPERF, LAYOUTS, LAYERS, COLLECTIVES, NEUSIGHT, GAVEL, NVIDIA_EXAMPLES, PARCAE, FAILURES,
     STRAGGLERS, ESCRA, CAMPAIGNS, FINETUNE, BLACKWELL, RECORDED, PROFET, TRAINPRED, SCOUT, IBM,
     POLLUX, TIRESIAS, POLLUX_QUEUE, HELIOS, LAMBDA, SIA, SPOT, HIVEMIND,
+    MEMORY,
 )  # fmt: skip
 BY_NAME: Final = {one.name: one for one in ALL}
 
 __all__ = [
     "ALL", "BLACKWELL", "BY_NAME", "CAMPAIGNS", "COLLECTIVES", "ESCRA", "FAILURES", "FINETUNE",
-    "GAVEL", "HELIOS", "HIVEMIND", "IBM", "LAMBDA", "LAYERS", "LAYOUTS", "MLPERF", "NEUSIGHT",
-    "NVIDIA_EXAMPLES", "PARCAE", "POLLUX", "POLLUX_QUEUE", "PROFET", "RECORDED", "SCOUT", "SIA",
-    "SPOT", "STRAGGLERS", "TIRESIAS", "TRAINPRED", "Dataset",
+    "GAVEL", "HELIOS", "HIVEMIND", "IBM", "LAMBDA", "LAYERS", "LAYOUTS", "MEMORY", "MLPERF",
+    "NEUSIGHT", "NVIDIA_EXAMPLES", "PARCAE", "POLLUX", "POLLUX_QUEUE", "PROFET", "RECORDED",
+    "SCOUT", "SIA", "SPOT", "STRAGGLERS", "TIRESIAS", "TRAINPRED", "Dataset",
 ]  # fmt: skip

@@ -1,13 +1,19 @@
-"""Fit the memory model's constants on printed readings of measured transformer runs.
+"""Fit the memory model's constants on readings of transformers' memory, and how far they err.
 
-Context and slack are fitted over the tables that print memory (``lab.data.LAYOUTS``);
-what a framework keeps per parameter is a fact of its release (``layout_rows``).
+Two kinds of rows: published layouts that print memory (``lab.data.LAYOUTS``), told what their
+framework keeps (``layout_rows``), and readings asked as a user types them (``memory_asked``).
+Tensors are counted, not fitted. Fitted are the context of a device in a group and of one alone,
+and slack, which multiplies what the allocator loses of; each source counts the same. A reading is
+compared by its own definition: what the allocator handed out knows neither, what it reserved no
+context. How far the sum errs (``*_log_sd``) is scaled so that the errors of whole sources left out
+lie within the 90 % interval.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,91 +24,239 @@ from advisor import data as packaged
 from advisor.errors import ModelError
 from advisor.estimate import case
 from advisor.lab.data import LAYOUTS
+from advisor.lab.fit import asked
 from advisor.lab.fit.layout_rows import STATED, LayoutRows, from_frame
+from advisor.lab.fit.memory_asked import asked_memory
 from advisor.lab.fit.verbs import FittedFolder, constants_text, log_errors
+from advisor.planners.core.arrays import FUSIONS
 from advisor.planners.core.errors import GIB
 from advisor.planners.memory.recorded_steps import MemoryParameters
-from advisor.planners.memory.transformers import MemoryConstants, memory_bytes
+from advisor.planners.memory.transformers import (
+    UNSEEN,
+    WIDTHS,
+    Ledger,
+    MemoryConstants,
+    deviation_bytes,
+    ledger,
+    without_terms,
+)
+from advisor.quantities import REACH_90
 
 Array = NDArray[np.float64]
 Bools = NDArray[np.bool_]
-# Prior of (log context in GiB, log slack) and its width; findings of the first trial: 3 GB, 1.11.
-PRIOR, PRIOR_SD = np.log([2.8, 1.1]), np.array([0.4, 0.08])
-NOISE = 0.1  # of one row in log memory
-# torchtitan logs the largest reservation of PyTorch's allocator, which knows no context
-# (``max_reserved_gib`` in its metrics); the other tables are readings of the device.
-_OF_PYTORCH: Final = "torchtitan"
+# Prior of (log context in GiB, log context of a device alone, log slack) and its width: an idle
+# process of a group takes 2.8 GiB with its communicators, one alone 1.5 (BigScience, A100), and a
+# tenth of what PyTorch allocates is lost.
+PRIOR: Final = np.log([2.8, 1.54, 1.1])
+PRIOR_SD: Final = np.array([0.1, 0.05, 0.08])
+NOISE: Final = 0.1  # of one source in log memory
+_ROWS_OF_A_SOURCE: Final = 10.0  # what one source counts as
+# torchtitan logs the largest reservation of PyTorch's allocator (``max_reserved_gib`` in its
+# metrics), SimuMax its largest allocation; the other tables are readings of the device.
+_DEFINITIONS: Final = {"torchtitan": "reserved", asked.TABLE: "allocated"}
 _ON_FIRST_NODE: Final = "bigscience_v100"
+PRE_TRAINING: Final = "pre-training"
+_COVERED: Final = 0.9
+
+
+_OF_TRAINER: Final = ("trainer", "trl", "unsloth", "axolotl")
+_FUSED: Final = ("huggingface/peft",)  # of 2026
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRows:
-    """Runs with a memory reading, or that ran out of it, as columns."""
+    """Runs with a memory reading, or that ran out of it, as columns.
+
+    ``rows.table`` is the source.
+    """
 
     rows: LayoutRows
     measured_bytes: Array  # nan where no reading was printed
     capacity_bytes: Array
     is_out_of_memory: Bools
     is_of_first_stage: Bools  # the reading is of the first stage, not of the fullest one
-    has_context: Bools  # the reading is of the device; else of what PyTorch reserved there
-    tensor_bytes: Array  # what the equations say of what was read, without context and slack
+    definition: NDArray[np.str_]  # of ``UNSEEN``
+    technique: NDArray[np.str_]  # what is trained: pre-training, full, lora, qlora or adapter
+    tells_failures: Bools  # the source says what failed: only there is a success a success
 
     @property
     def is_reading(self) -> Bools:
         """Successful runs with a reading."""
         return np.asarray(~self.is_out_of_memory & np.isfinite(self.measured_bytes))
 
+    @property
+    def is_tuning(self) -> Bools:
+        return np.asarray(self.technique != PRE_TRAINING)
+
+    def terms(self, constants: MemoryConstants) -> Ledger:
+        """Return the memory of what was read: of the fullest device, or of the first stage's."""
+        parts = self.rows.shapes, self.rows.layouts, self.rows.software, constants
+        fullest, first = ledger(*parts), ledger(*parts, stage="first")
+        return {name: np.where(self.is_of_first_stage, first[name], fullest[name])
+                for name in fullest}  # fmt: skip
+
+    def read(self, terms: Ledger) -> Array:
+        """Return the sum of what each reading saw [bytes]."""
+        found = np.full(len(self.rows), np.nan)
+        for definition in np.unique(self.definition):
+            here = self.definition == definition
+            found[here] = without_terms(terms, UNSEEN[definition])[here]
+        return found
+
+    def deviation(self, terms: Ledger, constants: MemoryConstants) -> Array:
+        """Return one standard deviation of the same [bytes]."""
+        found = np.full(len(self.rows), np.nan)
+        for definition in np.unique(self.definition):
+            here = self.definition == definition
+            of_read = deviation_bytes(terms, constants, UNSEEN[definition])
+            found[here] = np.broadcast_to(of_read, here.size)[here]
+        return found * self.spread(constants)
+
+    def spread(self, constants: MemoryConstants) -> Array:
+        """Return how many times as wide the deviations of each row's software are."""
+        return np.where(self.is_loose, constants.loose_spread, 1.0)
+
+    @property
+    def is_loose(self) -> Bools:
+        """Whether every operator is a kernel of its own, or adapters are trained."""
+        fusion, trained = self.rows.software.fusion, self.rows.shapes.trained_share
+        loose = (np.asarray(fusion) == FUSIONS.index("eager")) | (np.asarray(trained) < 1)
+        return np.broadcast_to(loose, len(self.rows))
+
 
 def fitted(given: Path | None, day: str) -> FittedFolder:
     known = read_memory(packaged.measurements(given))
-    constants = fit_constants(known, known.is_reading)
-    parameters = _parameters(known, constants, known.is_reading)
+    parameters = fit_rows(known, known.is_reading)
     return FittedFolder(
         files={"parameters.json": constants_text(parameters)},
-        metrics={"in_sample": _errors(known, constants)},
+        metrics={"in_sample": _errors(known, parameters)},
     )
 
 
 def fit(data: Path) -> MemoryParameters:
-    """Fit context, slack and scatter on the tables under ``data``; the rest stays as packaged."""
+    """Fit context, slack and widths on the rows under ``data``; the rest stays as packaged."""
     known = read_memory(data)
     return fit_rows(known, known.is_reading)
 
 
 def fit_rows(known: MemoryRows, rows: Bools) -> MemoryParameters:
-    """Fit the same to the readings among some rows."""
-    return _parameters(known, fit_constants(known, rows), rows)
-
-
-def _parameters(known: MemoryRows, constants: MemoryConstants, rows: Bools) -> MemoryParameters:
-    error = _log_errors(known, constants)[rows[known.is_reading]]
+    """Fit the same to the readings among some rows, widths to each source left out."""
+    constants = fit_constants(known, rows)
+    error = np.abs(_log_errors(known, constants))[rows[known.is_reading]]
     return replace(
         case.memory(),
         context_bytes=constants.context_bytes,
+        alone_context_bytes=constants.alone_context_bytes,
         slack=max(1.0, constants.slack),
         log_sd=float(np.sqrt(np.mean(np.square(error)))),
+        **widths(known, rows),
     )
+
+
+def widths(known: MemoryRows, rows: Bools) -> dict[str, float]:
+    """Return deviations by kind of term for which left-out sources' errors lie within 90 %.
+
+    Their ratios stay as packaged. One factor for stacks whose kernels are fused or compiled, one
+    for eager ones and adapters: the share of 90 % of |ln(read / told)| over the relative
+    deviation, every source counting the same.
+    """
+    shipped = replace(case.memory(), loose_spread=1.0)
+    sources, reach = known.rows.table, np.full(len(known.rows), np.nan)
+    for source in np.unique(sources[rows & known.is_reading]):
+        out = sources == source
+        told = replace(fit_constants(known, rows & ~out), loose_spread=1.0)
+        terms = known.terms(told)
+        value = known.read(terms)
+        error = np.abs(np.log(known.measured_bytes / value))
+        reach[out] = (error * value / known.deviation(terms, told))[out]
+    kept = rows & known.is_reading & np.isfinite(reach)
+    fused, loose = (
+        _weighted_quantile(reach[k], _source_weights(sources[k])) / REACH_90 if k.any() else 1.0
+        for k in (kept & ~known.is_loose, kept & known.is_loose)
+    )
+    found = {name: getattr(shipped, name) * fused for name in WIDTHS}
+    return {**found, "loose_spread": max(loose / fused, 1.0)}
+
+
+def _weighted_quantile(values: Array, weights: Array) -> float:
+    order = np.argsort(values)
+    share = np.cumsum(weights[order]) / weights.sum()
+    return float(values[order][min(np.searchsorted(share, _COVERED), values.size - 1)])
+
+
+def _source_weights(sources: NDArray[np.str_]) -> Array:
+    """Return the weight of each row where every source weighs 1."""
+    _, index, counts = np.unique(sources, return_inverse=True, return_counts=True)
+    return np.asarray(1.0 / counts[index])
 
 
 def _log_errors(known: MemoryRows, constants: MemoryConstants) -> Array:
     """Return ln(predicted / measured) of the readings."""
-    ratio = predicted_bytes(known, constants) / known.measured_bytes
+    ratio = known.read(known.terms(constants)) / known.measured_bytes
     return np.asarray(np.log(ratio[known.is_reading]))
 
 
 def _errors(known: MemoryRows, constants: MemoryConstants) -> dict[str, dict[str, float]]:
-    """Return |ln(predicted / measured)| of the fitted readings by table: rows, mean, median."""
+    """Return |ln(predicted / measured)| of the readings by source: rows, mean, median."""
     error = np.abs(_log_errors(known, constants))
     table = known.rows.table[known.is_reading]
     return {str(name): log_errors(error[table == name]) for name in np.unique(table)}
 
 
 def read_memory(data: Path) -> MemoryRows:
-    """Read the homogeneous transformer runs with a memory reading or a failure.
+    """Read what printed memory or failed: published layouts, readings, and SimuMax's B200s.
 
     Left out: readings summed over GPUs, and rows whose stages have fewer layers than the model.
-    Raises ModelError if the file cannot be read or has no such row.
+    Raises ModelError if a table cannot be read or none has such a row.
     """
+    return _joined([_of_layouts(data), _of_readings(data), _of_simumax(data)])
+
+
+def _joined(parts: list[MemoryRows]) -> MemoryRows:
+    first, *others = parts
+    for other in others:
+        columns: dict[str, Any] = {
+            f.name: np.concatenate([getattr(first, f.name), getattr(other, f.name)])
+            for f in fields(MemoryRows)
+            if f.name != "rows"
+        }
+        first = MemoryRows(rows=asked.joined(first.rows, other.rows), **columns)
+    return first
+
+
+def _of_readings(data: Path) -> MemoryRows:
+    runs = asked_memory(data)
+    rows = asked.columns_of([one.run for one in runs])
+    # Before transformers 5 and torch 2.8 the Trainer's AdamW was not fused.
+    in_groups = np.isin(rows.stack, _OF_TRAINER) & ~np.isin(rows.table, _FUSED)
+    share = np.where(in_groups, 0.5, np.asarray(rows.software.update_share, float))
+    rows = replace(rows, software=replace(rows.software, update_share=share))
+    failed = np.array([one.is_failure for one in runs])
+    return MemoryRows(
+        rows=rows,
+        measured_bytes=np.array([one.measured_bytes for one in runs]),
+        capacity_bytes=np.asarray(rows.machines.memory_bytes, float),
+        is_out_of_memory=failed,
+        is_of_first_stage=np.zeros(failed.size, bool),
+        definition=np.array([one.definition for one in runs]),
+        technique=np.array([one.technique for one in runs]),
+        tells_failures=np.ones(failed.size, bool),
+    )
+
+
+def _of_simumax(data: Path) -> MemoryRows:
+    runs, allocated, _ = asked.read(data)
+    rows = asked.columns_of(runs)
+    none = np.zeros(len(rows), bool)
+    return MemoryRows(
+        rows=rows, measured_bytes=allocated,
+        capacity_bytes=np.asarray(rows.machines.memory_bytes, float), is_out_of_memory=none,
+        is_of_first_stage=none, definition=_definitions(rows), technique=_pre_training(rows),
+        tells_failures=none,
+    )  # fmt: skip
+
+
+def _of_layouts(data: Path) -> MemoryRows:
     frame = LAYOUTS.read("runs", data)
     stated = frame[list(STATED)].notna().all(axis=1)
     failed = frame.status.isin(["oom", "failed_or_oom"])
@@ -120,15 +274,28 @@ def read_memory(data: Path) -> MemoryRows:
     frame, rows = from_frame(frame[usable])
     if frame.empty:
         raise ModelError(f"{data} holds no transformer run with a memory reading")
+    # Sailor's stages tie no tables.
+    sailor = frame.framework.fillna("").astype(str).str.contains("Sailor").to_numpy(bool)
+    shapes = replace(rows.shapes, tables=np.where(sailor, 2, rows.shapes.tables))
+    out = frame.status.isin(["oom", "failed_or_oom"]).to_numpy(bool)
     return MemoryRows(
-        rows=rows,
+        rows=replace(rows, shapes=shapes),
         measured_bytes=frame.memory_gib.to_numpy(float) * GIB,
         capacity_bytes=np.asarray(rows.machines.memory_bytes, float),
-        is_out_of_memory=frame.status.isin(["oom", "failed_or_oom"]).to_numpy(bool),
+        is_out_of_memory=out,
         is_of_first_stage=is_of_first_stage(rows),
-        has_context=rows.table != _OF_PYTORCH,
-        tensor_bytes=_tensor_bytes(rows, frame),
+        definition=_definitions(rows),
+        technique=_pre_training(rows),
+        tells_failures=np.isin(rows.table, np.unique(rows.table[out])),
     )
+
+
+def _definitions(rows: LayoutRows) -> NDArray[np.str_]:
+    return np.array([_DEFINITIONS.get(str(table), "monitor") for table in rows.table])
+
+
+def _pre_training(rows: LayoutRows) -> NDArray[np.str_]:
+    return np.full(len(rows), PRE_TRAINING)
 
 
 def is_of_first_stage(rows: LayoutRows) -> Bools:
@@ -146,44 +313,46 @@ def is_trial(table: Any) -> Any:
 
 
 def fit_constants(known: MemoryRows, rows: Bools) -> MemoryConstants:
-    """Fit context and slack to the readings among ``rows``, every table counting the same."""
+    """Fit contexts and slack to the readings among ``rows``, every source counting the same."""
     from scipy.optimize import least_squares
 
     rows = rows & known.is_reading
+    packed = _constants(np.exp(PRIOR))
     if not rows.any():
-        return MemoryConstants(context_bytes=float(np.exp(PRIOR[0])) * GIB, slack=1.1)
-    _, index = np.unique(known.rows.table[rows], return_inverse=True)
-    counts = np.bincount(index)
-    # A table of many like rows counts as the root of their number.
-    weight = (counts[index] ** -0.25) / NOISE
-    target, tensors = np.log(known.measured_bytes[rows]), known.tensor_bytes[rows]
-    of_device = known.has_context[rows]
+        return packed
+    weight = np.sqrt(_source_weights(known.rows.table[rows]) * _ROWS_OF_A_SOURCE) / NOISE
+    target = np.log(known.measured_bytes[rows])
+    # What slack adds to, and what is kept whatever the slack.
+    bare, twice = (known.terms(_constants(np.array([1.0, 1.0, slack]))) for slack in (1.0, 2.0))
+    tensors, cached = without_terms(bare, UNSEEN["allocated"])[rows], bare["fragmentation"][rows]
+    lost = twice["fragmentation"][rows] - cached
+    is_alone = _is_alone(known)[rows]
+    sees_context = np.isin(known.definition, ["monitor"])[rows]
+    sees_lost = np.isin(known.definition, ["monitor", "reserved"])[rows]
 
     def residual(theta: Array) -> Array:
-        context, slack = np.exp(theta)
-        data = (np.log(context * GIB * of_device + slack * tensors) - target) * weight
-        return np.concatenate([data, (theta - PRIOR) / PRIOR_SD])
+        context, alone, slack = np.exp(theta)
+        fixed = np.where(is_alone, min(alone, context), context) * GIB * sees_context
+        told = np.log(tensors + fixed + (cached + (slack - 1) * lost) * sees_lost)
+        return np.concatenate([(told - target) * weight, (theta - PRIOR) / PRIOR_SD])
 
     tight = {"xtol": 1e-13, "ftol": 1e-13, "gtol": 1e-13}
     found = least_squares(residual, PRIOR, loss="cauchy", max_nfev=1000, **tight)
-    context, slack = np.exp(found.x)
-    return MemoryConstants(context_bytes=float(context) * GIB, slack=float(slack))
+    return _constants(np.exp(found.x))
 
 
-def predicted_bytes(known: MemoryRows, constants: MemoryConstants) -> Array:
-    context = constants.context_bytes * known.has_context
-    return np.asarray(context + constants.slack * known.tensor_bytes)
+def _is_alone(known: MemoryRows) -> Bools:
+    layouts = known.rows.layouts
+    return np.asarray(np.asarray(layouts.tp, float) * layouts.pp * layouts.cp * layouts.dp == 1)
 
 
-def _tensor_bytes(rows: LayoutRows, frame: Any) -> Array:
-    """States, activations, logits and buckets of what was read [bytes]."""
-    # Sailor's stages tie no tables.
-    sailor = frame.framework.fillna("").astype(str).str.contains("Sailor").to_numpy(bool)
-    shapes = replace(rows.shapes, tables=np.where(sailor, 2, rows.shapes.tables))
-    bare = MemoryConstants(context_bytes=0.0, slack=1.0)
-    fullest = memory_bytes(shapes, rows.layouts, rows.software, bare)
-    first = memory_bytes(shapes, rows.layouts, rows.software, bare, stage="first")
-    return np.where(is_of_first_stage(rows), first, fullest)
+def _constants(values: Array) -> MemoryConstants:
+    """Return contexts [GiB] and slack as constants, the rest as packaged."""
+    shipped, (context, alone, slack) = case.memory(), (float(one) for one in values)
+    kept: Mapping[str, Any] = {f.name: getattr(shipped, f.name) for f in fields(MemoryConstants)}
+    return MemoryConstants(**{
+        **kept, "context_bytes": context * GIB, "alone_context_bytes": alone * GIB, "slack": slack,
+    })  # fmt: skip
 
 
 def _stage_sum(text: Any) -> float:

@@ -32,7 +32,7 @@ layouts layouts:LAYOUT_STEPS How long does a step of a transformer take in a giv
 mixed mixed:MIXED How long is a step over unlike machines, in a given layout?
 pipeline transformers:PIPELINE How long is a step on more GPUs, given own runs on few?
 finetune transformers:FINETUNE How long does a step of a fine-tuning run take?
-blackwell transformers:BLACKWELL How long is a step on B200s, and how much memory does it take?
+blackwell transformers:BLACKWELL How long is a step of Megatron on B200s?
 gpu devices:GPU How fast are known jobs on an unseen GPU?
 gpu-mlperf devices:GPU_MLPERF How fast are MLPerf's jobs on an unseen accelerator?
 job devices:JOB How long is a step of a known job, on a GPU that it was never on?
@@ -47,7 +47,7 @@ ranking runs:RANKING Which configuration is cheapest for an unseen job?
 scaling scaling:SCALING How long is a step on more than four GPUs, knowing four?
 scaling-nominal scaling:NOMINAL The same, knowing one GPU and the links as sold?
 colocation clusters:COLOCATION How fast are two jobs on one GPU, known from other pairs?
-oom transformers:OOM How much memory does a layout take, and which runs run out of it?
+memory memory:PROTOCOL How much memory does a device take, and which runs run out of it?
 """
 PROTOCOLS: Final[dict[str, tuple[str, str]]] = {
     name: (place, question)

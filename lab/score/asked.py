@@ -2,9 +2,9 @@
 
 ``ask_rows`` and ``ask`` type words (``Typed``) and take what ``advisor plan`` prints for them: a
 step and its interval. A layout that does not fit by the product's memory rule, or that no released
-framework accepts, has no answer. ``step_s`` and ``memory_bytes`` answer by the layout problem that
-``recommend`` and ``plan`` search (``ways.model_parallel.on_machine``), and put in what a table
-knows and no question can say (``PUTS_IN``).
+framework accepts, has no answer. ``step_s`` answers by the layout problem that ``recommend`` and
+``plan`` search (``ways.model_parallel.on_machine``), and puts in what a table knows and no question
+can say (``PUTS_IN``).
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ from advisor.planners.core.setup import (
 )
 from advisor.planners.layouts.frameworks import layout_columns
 from advisor.planners.layouts.problem import LayoutProblem, SearchSpace
-from advisor.planners.memory.transformers import MemoryConstants, StageAsked
 from advisor.planners.step.describe import transformer_work
 from advisor.quantities import REACH_90
 
@@ -58,26 +57,6 @@ def step_s(rows: LayoutRows, parameters: LayoutParameters) -> Floats:
     for index, problem in problems(rows):
         layouts = layouts_of(rows, index)
         found[index] = replace(problem, parameters=parameters).times(layouts).step_s
-    return found
-
-
-def memory_bytes(
-    rows: LayoutRows, constants: MemoryConstants, stage: StageAsked = "fullest"
-) -> Floats:
-    """Return the product's memory of every row, with other constants than the shipped [bytes]."""
-    found = np.full(len(rows), np.nan)
-    for index, problem in problems(rows):
-        asked = replace(problem, memory=constants)
-        found[index] = asked.used_bytes(layouts_of(rows, index), stage)
-    return found
-
-
-def needed_bytes(rows: LayoutRows, constants: MemoryConstants) -> Floats:
-    """Return what the product wants room for in every row, with other constants [bytes]."""
-    found = np.full(len(rows), np.nan)
-    for index, problem in problems(rows):
-        asked = replace(problem, memory=constants)
-        found[index] = asked.needed_bytes(layouts_of(rows, index))
     return found
 
 

@@ -20,6 +20,7 @@ from advisor.lab.score.cells import Cells, CellTable
 from advisor.lab.score.harness import Answers, Bools, Floats, Questions, Rule
 from advisor.lab.score.raw import RawColumns
 from advisor.planners.core.arrays import layer_parameters
+from advisor.planners.core.errors import GIB
 
 Rate = Literal["nothing", "peak", "bandwidth", "both"]
 
@@ -333,6 +334,30 @@ def megatron_bytes(rows: LayoutRows) -> Floats:
     tokens = np.asarray(shapes.sequence, float) * layouts.micro_batch
     ways = np.asarray(layouts.tp, float)
     return np.asarray(18.0 * total / (ways * layouts.pp) + 34.0 * tokens * hidden * layers / ways)
+
+
+def five_terms(rows: LayoutRows) -> Floats:
+    """Return what a spreadsheet adds up for the fullest device [bytes].
+
+    Weights, gradients and AdamW's state by ZeRO stage, Korthikanti et al.'s activations of a layer
+    (34 h a token, 2 h where they are recomputed) with fp32 logits, and a CUDA context of 1 GiB:
+    nothing of what a loss, quantisation or the allocator keep.
+    """
+    shapes, layouts, software = rows.shapes, rows.layouts, rows.software
+    attention, ffn = layer_parameters(shapes)
+    hidden, layers = np.asarray(shapes.hidden, float), np.asarray(shapes.layers, float)
+    vocabulary = np.asarray(shapes.vocabulary, float)
+    total = layers * (attention + ffn * shapes.experts) + 2 * vocabulary * hidden
+    total = total / (np.asarray(layouts.tp, float) * layouts.pp)
+    zero, ranks = np.asarray(layouts.zero_stage), np.asarray(layouts.dp, float)
+    trained = total * shapes.trained_share
+    weights = total * software.weight_bytes / np.where(zero >= 3, ranks, 1.0)
+    gradients = trained * software.gradient_bytes / np.where(zero >= 2, ranks, 1.0)
+    optimizer = trained * software.optimizer_state_bytes / np.where(zero >= 1, ranks, 1.0)
+    tokens = np.asarray(layouts.micro_batch, float) * shapes.sequence
+    kept = np.where(np.asarray(layouts.recompute) == 2, 2.0, 34.0) * hidden * layers / layouts.pp
+    activations = tokens * (kept + 4.0 * vocabulary) / layouts.tp
+    return np.asarray(weights + gradients + optimizer + activations + GIB)
 
 
 # Few machines known, more asked: facts are ``small`` (rate there), ``growth`` (times as many).

@@ -35,8 +35,9 @@ from advisor.lab.fit.scaling import (
 from advisor.lab.score import asked, described
 from advisor.lab.score.harness import Answers, Floats, Protocol, Questions, by
 from advisor.lab.score.layouts import LAYOUT_STEPS, LayoutFacts, read_layouts
+from advisor.lab.score.memory import PROTOCOL as MEMORY_READ
+from advisor.lab.score.memory import memory_answers, read_rows
 from advisor.lab.score.runs import CAMPAIGN, Campaigns, band
-from advisor.lab.score.transformers import OOM, memory_answers, read_oom
 from advisor.planners.links.collectives import ring_all_reduce_s
 
 EVERY: Final = 5  # of so many described steps one is also asked of the product, residuals included
@@ -106,8 +107,8 @@ def _memory_answers(rows: Questions) -> Answers:
 
 
 MEMORY: Final = replace(
-    OOM, name="shipped/memory", scores=_AS_SHIPPED, baselines={}, figures=None,
-    rows=lambda data: replace(read_oom(data), raw=None), answer=_memory_answers,
+    MEMORY_READ, name="shipped/memory", scores=_AS_SHIPPED, baselines={}, figures=None,
+    rows=lambda data: replace(read_rows(data), raw=None), answer=_memory_answers,
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Protocols of transformers on given machines: ``finetune``, ``blackwell``, ``pipeline``, ``oom``.
+"""Protocols of transformers on given machines: ``finetune``, ``blackwell``, ``pipeline``.
 
 - ``finetune``: IBM's fine-tuning runs, asked by model, batch, GPUs and what is trained
   (``--finetune``, ``--lora``); beside it, told the layout that ran. Constants are fitted on
@@ -6,13 +6,9 @@
   of the other tables.
 - ``blackwell``: Megatron on eight B200s, by constants fitted without this table; after three rows
   (smallest, middle and largest by step) as after a user's own runs (``advisor runs actual``).
-  Memory is PyTorch's largest allocation: the model's tensors without context and slack.
 - ``pipeline``: Parcae's dp x pp on V100s at 10 Gb/s. Runs on few GPUs are noted as ``advisor runs
   actual --model ... --cluster ...`` notes them; the larger are asked in the layout that ran. Where
   the model fits no GPU otherwise, it recomputes: nobody says so, the product decides.
-- ``oom``: memory, one source table left out at a time; context and slack are fitted on the others.
-  A run is called infeasible where the prediction exceeds a share of the device's memory, or all of
-  it but a reserve; the figures are these two curves, with the product's own rule on them.
 """
 
 from __future__ import annotations
@@ -24,13 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from advisor.errors import ModelError
-from advisor.estimate.case import constants
 from advisor.estimate.knowledge.layout_model import load
 from advisor.estimate.predictor import Predictor
-from advisor.estimate.ways.data_parallel import kept_free_bytes
 from advisor.estimate.ways.model_parallel import OnMachine, on_machine
 from advisor.jobs.describe import described_job
 from advisor.jobs.runs import LayoutRun
@@ -38,33 +31,19 @@ from advisor.lab.data import PARCAE
 from advisor.lab.fit import asked as blackwell_rows
 from advisor.lab.fit import asked as finetune_rows
 from advisor.lab.fit.asked import AskedRun, columns_of
-from advisor.lab.fit.layout_rows import LayoutRows
-from advisor.lab.fit.memory import MemoryRows, fit_constants, read_memory
 from advisor.lab.fit.without import Hidden, Known
 from advisor.lab.score import baselines
-from advisor.lab.score.asked import (
-    PUTS_IN,
-    RunAnswers,
-    ask,
-    ask_plainly,
-    memory_bytes,
-    needed_bytes,
-    own_runs,
-    predictor,
-    predictor_by,
-)
+from advisor.lab.score.asked import RunAnswers, ask, ask_plainly, own_runs, predictor, predictor_by
 from advisor.lab.score.blind import Refit, Rows, predictor_with
-from advisor.lab.score.harness import Answers, Blinded, Bools, Floats, Protocol, Questions, by
+from advisor.lab.score.harness import Answers, Floats, Protocol, Questions, by
 from advisor.lab.score.layouts import asked_after, calibrated, errors_by_size
 from advisor.lab.score.raw import RawColumns
 from advisor.lab.score.scores import Group, Scores, score
 from advisor.machines.cluster import one_group
 from advisor.machines.fleet import own_fleet
-from advisor.planners.core.errors import GIB
 from advisor.planners.core.nouns import Layout
 from advisor.planners.core.setup import Precision, TrainingSetup, Transformer
 from advisor.planners.layouts.frameworks import layout_columns
-from advisor.planners.memory.transformers import MemoryConstants
 from advisor.planners.step.describe import transformer_work
 
 if TYPE_CHECKING:
@@ -200,26 +179,16 @@ FINETUNE: Final = Protocol(
 
 # blackwell
 
-# PyTorch's own count of tensors: no context, no fragments, no second process.
-_TENSORS: Final = MemoryConstants(context_bytes=0.0, slack=1.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _B200:
-    runs: list[AskedRun]
-    allocated: Floats
-    left_out: int
-
 
 def read_blackwell(data: Path) -> Questions:
-    """Return SimuMax's steps on eight B200s, and the memory that each allocated."""
-    runs, allocated, left_out = blackwell_rows.read(data)
-    facts = _B200(runs=runs, allocated=allocated, left_out=left_out)
+    """Return SimuMax's steps on eight B200s; what each allocated is protocol ``memory``'s."""
+    runs, _, left_out = blackwell_rows.read(data)
+    facts = _Runs(runs=runs, left_out=left_out)
     return _asked_rows(runs, [f"layouts/{blackwell_rows.TABLE}"] * len(runs), facts=facts)
 
 
 def _blackwell_answers(rows: Questions) -> Answers:
-    facts: _B200 = rows.facts
+    facts: _Runs = rows.facts
     model, table = load(), columns_of(facts.runs)
     blind = model.left_out(blackwell_rows.TABLE, blackwell_rows.TABLE)
     said = ask(predictor_by(blind), facts.runs)
@@ -229,26 +198,19 @@ def _blackwell_answers(rows: Questions) -> Answers:
     asked = own_runs(facts.runs, blind)
     own = calibrated([asked[i] for i in known], model)
     after = np.array([asked_after(asked[i], own)[0] for i in rest])
-    tensors = memory_bytes(table, _TENSORS)
     bound = baselines.bound_s(table)
     efficiency = np.exp(np.mean(np.log(rows.truth[known] / bound[known])))
     return Answers(
         value=said.step_s,
         low=said.low_s,
         high=said.high_s,
-        groups=[
-            Group(group="step after three rows", scores=score(after, rows.truth[rest])),
-            Group(group="memory, blind", scores=score(tensors, facts.allocated)),
-        ],
+        groups=[Group(group="step after three rows", scores=score(after, rows.truth[rest]))],
         others={
             "one efficiency from three rows": Answers(
                 value=efficiency * bound[rest], rows=rest, ours=after
             )
         },
-        figures={
-            "memory, largest error": float(np.max(np.abs(tensors / facts.allocated - 1))),
-            "rows with latent attention, not asked": float(facts.left_out),
-        },
+        figures={"rows with latent attention, not asked": float(facts.left_out)},
     )
 
 
@@ -266,8 +228,8 @@ def _ask_blackwell_blind(rows: Questions, here: Rows, known: Known) -> Answers:
 
 BLACKWELL: Final = Protocol(
     name="blackwell",
-    description="Megatron steps on eight B200s, the table left out, and their memory",
-    senses={"memory, largest error": "lower", "rows with latent*": "neutral"},
+    description="Megatron steps on eight B200s, the table left out",
+    senses={"rows with latent*": "neutral"},
     rows=read_blackwell,
     answer=_blackwell_answers,
     seen=_BLACKWELL_SEEN,
@@ -427,213 +389,4 @@ PIPELINE: Final = Protocol(
         "as long as their neighbours: no function of the layout",
         "left out: resnet152, whose dimensions no flag says",
     ),
-)
-
-
-# oom
-
-NO_BUFFERS: Final = "by flags alone: no framework's buffers"
-THRESHOLDS: Final = (0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0)
-# Memory that is kept free instead of a share: communication buffers, workspaces and what the
-# allocator cannot hand out do not grow with the device.
-RESERVES_GIB: Final = (1, 2, 3, 4, 5, 6, 8)
-COVERAGE: Final = 0.9
-
-
-def read_oom(data: Path) -> Questions:
-    """Return every run whose memory is printed or that ran out of it; truth is what was read.
-
-    Raises ModelError if the table is missing or prints no memory.
-    """
-    known = read_memory(data)
-    if not known.is_reading.any():
-        raise ModelError("no row prints memory", hint="see shared/reference/protocols.md, oom")
-    table = known.rows.table
-    return Questions(
-        questions=[
-            f"bytes of the fullest device of {r} on {g}"
-            for r, g in zip(known.rows.row_id, known.rows.gpu, strict=True)
-        ],
-        truth=np.where(known.is_reading, known.measured_bytes, np.nan),
-        unseen=[f"layouts/{t}" for t in table],
-        groups=by(table, is_sorted=False),
-        facts=known,
-        raw=baselines.layout_columns(known.rows, table),
-    )
-
-
-def _memory_left_out(known: MemoryRows) -> tuple[Floats, Floats, Floats, Floats, Floats]:
-    """Predict each table's readings by the others; half-widths from the others' own errors.
-
-    The third is what the product says where nothing is known of the framework; the last two are
-    what the fullest device must have room for, with and without.
-    """
-    predicted, half, bare, fullest, bare_fullest = np.zeros((5, len(known.rows)))
-    unknown = known.rows.without_framework_buffers()
-    logit_bytes = constants().memory.logit_bytes
-    for table in np.unique(known.rows.table):
-        out = known.rows.table == table
-        others = known.is_reading & ~out
-        told = replace(fit_constants(known, ~out), logit_bytes=logit_bytes)
-        values = _read_bytes(known, known.rows, told)
-        bare[out] = _read_bytes(known, unknown, told)[out]
-        fullest[out] = needed_bytes(known.rows, told)[out]
-        bare_fullest[out] = needed_bytes(unknown, told)[out]
-        predicted[out] = values[out]
-        if others.any():
-            error = np.abs(np.log(values[others] / known.measured_bytes[others]))
-            half[out] = np.quantile(error, COVERAGE)
-    return predicted, half, bare, fullest, bare_fullest
-
-
-def _read_bytes(known: MemoryRows, rows: LayoutRows, told: MemoryConstants) -> Floats:
-    """Return what the product says of what was read."""
-    first, fullest = memory_bytes(rows, told, "first"), memory_bytes(rows, told)
-    stage = np.where(known.is_of_first_stage, first, fullest)
-    return np.asarray(stage - told.context_bytes * ~known.has_context)
-
-
-def _oom_answers(rows: Questions) -> Answers:
-    known: MemoryRows = rows.facts
-    predicted, half, bare, fullest, _ = _memory_left_out(known)
-    answers = Answers(
-        value=predicted, low=predicted * np.exp(-half), high=predicted * np.exp(half)
-    )
-    read = known.is_reading & (np.asarray(known.rows.layouts.zero_stage) == 3)
-    least = float(np.min(predicted[read] / rows.truth[read])) if read.any() else 0.0
-    tables = [mask for mask in rows.groups.values() if (mask & known.is_reading).any()]
-    means = {
-        name: np.mean([Answers(value=v).scores(rows.truth, m).mape_fraction for m in tables])
-        for name, v in (("ours", predicted), (NO_BUFFERS, bare))
-    }
-    return replace(
-        answers,
-        others={NO_BUFFERS: bare},
-        figures={f"{n}, mean of tables, MAPE": round(float(v), 6) for n, v in means.items()}
-        | ({"ZeRO-3, least of predicted over measured": round(least, 4)} if read.any() else {})
-        | _curve(rows, answers, fullest),
-        notes=(
-            "readings are of what was looked at: BigScience's V100 pipelines on the first stage, "
-            "torchtitan's without the device's context; failures are of the fullest device",
-            "failures and false alarms are of every run whose table says what failed: "
-            + ", ".join(_with_failures(known)),
-            "false alarms: successful runs called infeasible, of the same tables",
-        ),
-    )
-
-
-def memory_answers(rows: Questions, told: MemoryConstants) -> Answers:
-    """Return what some constants say of every row, and of the failures; no intervals."""
-    known: MemoryRows = rows.facts
-    answers = Answers(value=_read_bytes(known, known.rows, told))
-    return replace(answers, figures=_curve(rows, answers, needed_bytes(known.rows, told)))
-
-
-def _with_failures(known: MemoryRows) -> list[str]:
-    """Return the tables that say which runs failed: only there is a success a success."""
-    return [
-        name
-        for name, mask in by(known.rows.table, is_sorted=False).items()
-        if known.is_out_of_memory[mask].any()
-    ]
-
-
-def _curve(rows: Questions, answers: Answers, fullest: Floats) -> dict[str, float]:
-    """Failures found and false alarms at each share of the memory, and at each reserve."""
-    known: MemoryRows = rows.facts
-    told = np.isin(known.rows.table, _with_failures(known))
-    failed, fine = told & known.is_out_of_memory, told & ~known.is_out_of_memory
-    figures = {"failures": float(failed.sum()), "successful runs": float(fine.sum())}
-    if (printed := told & known.is_reading).any():
-        figures["readings of these tables"] = float(printed.sum())
-        figures["readings of these tables, MAPE"] = answers.scores(
-            rows.truth, printed
-        ).mape_fraction
-    rules = _rules(known, fullest)
-    free = kept_free_bytes(known.capacity_bytes, np.ones(len(known.rows), bool))
-    rules["the product's rule"] = fullest + free > known.capacity_bytes
-    rules["nothing kept free"] = fullest > known.capacity_bytes
-    for rule, called in rules.items():
-        figures[f"{rule}: failures found"] = float((called & failed).sum())
-        if fine.any():
-            figures[f"{rule}: false alarms"] = round(float(called[fine].mean()), 4)
-    return figures
-
-
-def _rules(known: MemoryRows, predicted: Floats) -> dict[str, Bools]:
-    """Return which rows each rule calls infeasible."""
-    # A reading above the sheet's capacity would be a contradiction: printed GiB round up.
-    share = predicted / np.maximum(known.capacity_bytes, GIB)
-    return {f"at {threshold:.0%}": share > threshold for threshold in THRESHOLDS} | {
-        f"{reserve} GiB kept free": predicted + reserve * GIB > known.capacity_bytes
-        for reserve in RESERVES_GIB
-    }
-
-
-def _blind_oom(rows: Questions, _data: Path) -> Blinded:
-    """Score what is asked where nothing is known of the framework, and a nested memory rule.
-
-    What the frameworks keep was read off these rows, so that without it nothing of a table is
-    known but what its flags say. The rule of what is kept free is chosen for each table on the
-    other tables with failures.
-    """
-    _, _, bare, _, fullest = _memory_left_out(rows.facts)
-    found, alarms = _nested_rule(rows.facts, fullest)
-    return Blinded(
-        answers=Answers(value=bare),
-        changed=(
-            "nothing of a framework's buffers is known",
-            "the memory kept free: for each table the rule that the other tables choose finds "
-            f"{found} failures at {alarms:.1%} false alarms",
-        ),
-        still_seen=("the form of the memory model, and the priors of context and slack",),
-    )
-
-
-def _nested_rule(known: MemoryRows, predicted: Floats) -> tuple[str, float]:
-    """Return failures found, as "k of n", and the share of false alarms, by nested tables.
-
-    The best rule calls the most runs right, a failure counting as much as a successful run of the
-    same number of rows: found share less false alarms.
-    """
-    rules, tables = _rules(known, predicted), _with_failures(known)
-    told = np.isin(known.rows.table, tables)
-    failed, fine = told & known.is_out_of_memory, told & ~known.is_out_of_memory
-    called = np.zeros(len(known.rows), bool)
-    for table in tables:
-        out = known.rows.table == table
-
-        def share(rule: str, of: NDArray[np.bool_]) -> float:
-            said = rules[rule][of]
-            return float(said.mean() if said.size else 0.0)
-
-        merits = {rule: share(rule, failed & ~out) - share(rule, fine & ~out) for rule in rules}
-        called[out] = rules[max(merits, key=lambda rule: merits[rule])][out]
-    alarms = float(called[fine].mean()) if fine.any() else 0.0
-    return f"{int((called & failed).sum())} of {int(failed.sum())}", alarms
-
-
-OOM: Final = Protocol(
-    name="oom",
-    description="memory of transformer runs, one source table left out; failures as a curve",
-    senses={
-        "the product's rule: failures found": "more",
-        "the product's rule: false alarms": "lower",
-        "*failures found": "neutral",
-        "*false alarms": "neutral",
-        "failures": "more",
-        "successful runs": "more",
-        "readings of these tables": "more",
-        "by flags alone*": "neutral",
-        "ZeRO-3*": "neutral",
-    },
-    rows=read_oom,
-    answer=_oom_answers,
-    puts_in=PUTS_IN,
-    seen=(
-        "what DeepSpeed keeps besides: read off these rows, and no flag says it",
-        "the memory that the product keeps free: tried on the curve over these rows",
-    ),
-    baselines={"Megatron's formula": lambda rows, _: baselines.megatron_bytes(rows.facts.rows)},
-    blind=_blind_oom,
 )

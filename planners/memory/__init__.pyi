@@ -12,9 +12,11 @@ from .recorded_steps import unit_state_bytes as unit_state_bytes
 from .recorded_steps import work_ledger as work_ledger
 from .transformers import TERMS as TERMS
 from .transformers import UNSEEN as UNSEEN
+from .transformers import WIDTHS as WIDTHS
 from .transformers import Ledger as Ledger
 from .transformers import MemoryConstants as MemoryConstants
 from .transformers import StageAsked as StageAsked
+from .transformers import Term as Term
 from .transformers import accumulates_whole as accumulates_whole
 from .transformers import deviation_bytes as deviation_bytes
 from .transformers import host_bytes as host_bytes

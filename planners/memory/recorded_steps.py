@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any, Literal
 
 import numpy as np
@@ -31,7 +32,6 @@ from advisor.planners.memory.transformers import (
     MemoryConstants,
     model_state,
     token_activation_bytes,
-    without_terms,
 )
 from advisor.planners.step import Unit
 
@@ -170,7 +170,7 @@ def work_ledger(
     if not np.all(b >= 1):
         raise ValueError(f"micro_batch must be at least 1, got {micro_batch!r}")
     terms = _work_states(work, d, stage, offload, parameters)
-    states = without_terms(terms)
+    states = reduce(np.add, terms.values())
     kept, logits = _activation_bytes(work, b, parameters)
     excess = excess_bytes(
         work, b, gradient_share=np.where(stage >= 2, 1 / d, 1.0),
@@ -198,7 +198,7 @@ def work_ledger(
 
 def training_memory_bytes(work: Work, micro_batch: ArrayLike, **asked: Any) -> Array:
     """Return the sum of ``work_ledger``, asked alike [bytes]."""
-    return without_terms(work_ledger(work, micro_batch, **asked))
+    return np.asarray(reduce(np.add, work_ledger(work, micro_batch, **asked).values()))
 
 
 def largest_micro_batch(

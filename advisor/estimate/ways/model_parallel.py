@@ -53,7 +53,7 @@ from advisor.planners.layouts import (
     is_runnable,
     layout_columns,
 )
-from advisor.planners.memory import MemoryParameters
+from advisor.planners.memory import WIDTHS, MemoryParameters
 from advisor.planners.step import KERNELS, block_times, step_time
 from advisor.quantities import REACH_90
 
@@ -263,6 +263,7 @@ def _on_any(case: StepCase, machines: Machines) -> LayoutProblem:
         software=software_of(work),
         parameters=constants.layout.parameters,
         memory=_told(constants.memory, setup),
+        sureness=space.sureness,
         trained_share=trained_share(work),
         passed_share=passed_share(work),
         # The stack recomputes or offloads some layers only, where nobody says which.
@@ -280,11 +281,11 @@ def _on_any(case: StepCase, machines: Machines) -> LayoutProblem:
 def _told(memory: MemoryParameters, setup: TrainingSetup) -> MemoryParameters:
     """Return the constants of memory, less sure of what nobody says how it is computed."""
     unsaid = 1.0 if setup.named_stack is not None else memory.unsaid_spread
-    of_loss = 1.0 if setup.loss is not None else unsaid
-    return replace(
-        memory, activations_log_sd=unsaid * memory.activations_log_sd,
-        logits_log_sd=of_loss * memory.logits_log_sd,
-    )  # fmt: skip
+    is_loose = setup.kernels == "eager" or setup.has_adapters
+    wide = dict.fromkeys(WIDTHS, memory.loose_spread if is_loose else 1.0)
+    wide["activations_log_sd"] *= unsaid
+    wide["logits_log_sd"] *= 1.0 if setup.loss is not None else unsaid
+    return replace(memory, **{name: getattr(memory, name) * by for name, by in wide.items()})
 
 
 def _law_on(case: StepCase, device: Device) -> OnDevice:

@@ -18,6 +18,7 @@ function drawCandidate() {
     ])),
     fold("parts", "Where time and cost go", false,
       element("div", { class: "columns" }, partsTable(row, words), sharesTable(row, words))),
+    memoryPart(row),
     fold("layout", `Layout: ${words.layout.words}`, false, layoutPart(words.layout)),
     reasons(row), alternatives(words), facts(row));
   if (words.layout.schedule) drawSchedule(words.layout.schedule);
@@ -69,6 +70,35 @@ function sharesTable(row, words) {
       { name: "Waiting for", cell: ([name]) => words.waits[name] || name },
       { name: "Share", numeric: true, cell: ([, share]) => [percent(share), bar(share)] },
     ], rows));
+}
+
+// Memory of a device, term by term, on a bar as long as what it has.
+function memoryPart(row) {
+  const held = row.memory;
+  if (!held || !held.terms_gib) return null;
+  const sum = (terms) => Object.values(terms).reduce((whole, gib) => whole + gib, 0);
+  const devices = Object.entries(held.stages_gib || { "fullest device": held.terms_gib });
+  const onDevice = ([name]) => !name.startsWith("host_");
+  const terms = Object.keys(held.equations);
+  const longest = Math.max(row.device_memory_gib || 0, ...devices.map(([, of]) => sum(Object.fromEntries(Object.entries(of).filter(onDevice)))));
+  const hue = (name) => `hsl(${Math.round(terms.indexOf(name) * 137.5) % 360} 55% 52%)`;
+  const piece = ([name, gib]) => {
+    const node = element("span", { title: `${name}: ${gib.toPrecision(3)} GiB` });
+    node.style.width = `${(100 * gib / longest).toFixed(2)}%`;
+    node.style.background = hue(name);
+    return node;
+  };
+  const key = (name) => { const dot = element("span", { class: "key" }); dot.style.background = hue(name); return dot; };
+  const needed = held.read_gib.needed;
+  const likely = held.fits_probability === undefined ? "" : `, fits with ${percent(held.fits_probability)}`;
+  return fold("memory", `Memory: needs ${needed.value.toPrecision(3)} GiB (${needed.low.toPrecision(3)}–${needed.high.toPrecision(3)})${likely}`, false,
+    devices.map(([label, of]) => element("div", {}, element("p", { class: "quiet" }, label),
+      element("div", { class: "stack", role: "img", "aria-label": `memory of the ${label} by term` }, Object.entries(of).filter(onDevice).map(piece)))),
+    table("Memory by term", [
+      { name: "Term", cell: ([name]) => [key(name), ` ${name.replaceAll("_", " ")}`] },
+      { name: "GiB", numeric: true, cell: ([, gib]) => gib.toPrecision(3) },
+      { name: "Equation", wide: true, cell: ([name]) => `${held.equations[name]} (${held.sources[name]})` },
+    ], Object.entries(held.terms_gib)));
 }
 
 function layoutPart(layout) {
