@@ -246,7 +246,7 @@ def recorded_setup(
 ) -> TrainingSetup:
     """Return what the recording shows of the software: by bytes and operators, then by names.
 
-    ``optimizers``: names of the classes; ``loss``: as the script names it, empty where it does not.
+    ``optimizers``: names of the classes; ``loss``: as the script names it, empty for no name.
     """
     weights: StoredWeights = "bf16" if deep.parameter_bytes < 3 * deep.parameters else "fp32"
     of_weights = 0.5 if weights == "bf16" else 1.0

@@ -202,7 +202,8 @@ def check_stack(space: SearchSpace, setup: TrainingSetup) -> None:
                 f"--stack {setup.named_stack} has no --{name}{why}",
                 hint=f"leave one of them out, or name a stack that has it: {able}",
             )
-    asked = {("--loss", setup.loss or ""), *(("--offload", one) for one in space.moves or ())}
+    asked: set[tuple[str, str]] = {("--offload", one) for one in space.moves or ()}
+    asked |= {("--loss", setup.loss)} if setup.loss else set()
     asked |= {("--optimizer", setup.optimizer)} if "optimizer" in setup.said else set()
     asked |= {("--optimizer-in-backward", "")} if space.updates_in_backward else set()
     for option, value, is_known in stack_words(setup.named_stack):
@@ -279,6 +280,7 @@ def _on_any(case: StepCase, machines: Machines) -> LayoutProblem:
         software=software_of(work),
         parameters=constants.layout.parameters,
         memory=_told(constants.memory, setup),
+        sureness=space.sureness,
         trained_share=trained_share(work),
         passed_share=passed_share(work),
         # The stack recomputes or offloads some layers only, where nobody says which.
