@@ -75,6 +75,47 @@ def test_what_spreads_a_script_is_seen_by_name(tmp_path: Path) -> None:
     assert source(tmp_path, own).spreads == set()
 
 
+NAMED = {
+    "from liger_kernel.transformers import AutoLigerKernelForCausalLM": ("chunked", False),
+    "from liger_kernel.transformers import apply_liger_kernel_to_qwen3 as go\n": (
+        "chunked",
+        False,
+    ),
+    "args = TrainingArguments('out', use_liger_kernel=True)": ("chunked", False),
+    "args = TrainingArguments('out', use_liger_kernel=False)": ("", False),
+    "args = SFTConfig(loss_type='nll', optim='galore_adamw_layerwise')": ("eager", True),
+    "loss = torchtune.modules.loss.LinearCrossEntropyLoss()": ("chunked", False),
+    "model.weight.register_post_accumulate_grad_hook(step)": ("", True),
+    "import torch\nloss = torch.nn.functional.cross_entropy(x, y)": ("", False),
+}
+
+
+@pytest.mark.parametrize("text", NAMED)
+def test_a_source_says_how_its_loss_is_computed_and_when_it_updates(
+    tmp_path: Path, text: str
+) -> None:
+    words = source(tmp_path, text).words
+    assert (words.get("loss", ""), "optimizer_in_backward" in words) == NAMED[text]
+
+
+GIVEN = {
+    "train.py --use_liger_kernel --bf16": ("chunked", False),
+    "train.py --use_liger_kernel false": ("", False),
+    "trl sft --loss_type chunked_nll --optim lomo": ("chunked", True),
+    "tune run full_finetune_single_device --config c optimizer_in_bwd=True": ("", True),
+    "tune run x loss=torchtune.modules.loss.LinearCrossEntropyLoss": ("chunked", False),
+    "-m torchtitan.train --optimizer.early_step_in_backward": ("", True),
+}
+
+
+@pytest.mark.parametrize("line", GIVEN)
+def test_a_command_says_how_its_loss_is_computed_and_when_it_updates(line: str) -> None:
+    events = Events(facts={"told": [{"words": {}, "files": 1}]})
+    told = told_of(events, "cuda", line.split(), 1)
+    assert told is not None
+    assert (told.loss, told.updates_in_backward) == GIVEN[line]
+
+
 @pytest.mark.parametrize(
     ("spreads", "stack"),
     [

@@ -263,7 +263,8 @@ def test_older_software_is_slower_and_fine_tuning_recomputes() -> None:
     tuned = asked("8xA100-SXM4-80GB", batch=16, per_node=8, stack="trainer").step_s[0]
     kept = asked("8xA100-SXM4-80GB", batch=16, per_node=8, stack="trainer",
                  space=SearchSpace(recomputes=("none",))).step_s[0]  # fmt: skip
-    assert tuned > 1.1 * kept
+    # What keeps its activations has smaller micro-batches, for eager kernels keep more.
+    assert tuned > 1.05 * kept
 
 
 def test_a_table_left_out_says_nothing_of_any_way_to_ask() -> None:

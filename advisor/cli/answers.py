@@ -191,7 +191,7 @@ def _smallest(question: Question) -> jobs.Job:
     return rank.job_of_size(rank.SIZES[0], question.job, question.setup, devices=1)
 
 
-def _plan_text(record: Mapping[str, Any], *, has_memory: bool) -> str:
+def _plan_text(record: Mapping[str, Any], *, has_memory: bool = False) -> str:
     if "plans" in record:
         return words.show(record, has_memory=has_memory)
     return words.within_text(record)

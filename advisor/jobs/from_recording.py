@@ -319,7 +319,9 @@ def _measured(recording: Recording, step: StepTime | None, deep: DeepStep) -> Me
         processes=recording.world_size,
         exchange_s=(recording.communication or {}).get("exchange_s_per_step", 0.0),
         precision=recorded_precision(deep),
-        setup=recorded_setup(deep),
+        setup=recorded_setup(
+            deep, recording.optimizers, recording.told.loss if recording.told else ""
+        ),
     )
 
 

@@ -240,7 +240,7 @@ def setup_words(work: Work) -> str:
     ]
     if not _has_attention(work):
         del said[1]
-    if work.transformer is not None and work.transformer.vocabulary:
+    if setup.loss or (work.transformer is not None and work.transformer.vocabulary):
         said.append(f"{loss_of(setup)} loss")
     if setup.has_adapters:
         base = {16: "16-bit base", 8: "8-bit base (LLM.int8)", 4: "4-bit base (NF4)"}

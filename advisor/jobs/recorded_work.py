@@ -14,6 +14,7 @@ from advisor.collectors.format import Columns, DeepStep, Loading, Recording, row
 from advisor.planners.core import (
     PRECISION_BYTES,
     Layer,
+    Loss,
     Moment,
     OperatorKind,
     Operators,
@@ -58,11 +59,11 @@ def call_s(torch_version: str | None) -> float:
 
 def recorded_work(
     deep: DeepStep, loading: Loading | None, optimizers: Collection[str] = (),
-    torch_version: str | None = None, is_rehearsed: bool = False,
+    torch_version: str | None = None, is_rehearsed: bool = False, loss: str = "",
 ) -> Work:  # fmt: skip
     """Divide the traced step by its passes: one micro-batch without accumulation.
 
-    ``optimizers`` are the classes' names; ``torch_version``: of the software, which will start
+    ``optimizers`` are the classes' names, ``loss`` how the script names it; ``torch_version``: of the software, which will start
     the calls elsewhere too; ``is_rehearsed``: nothing was computed, so that no measured step holds
     what the host's calls and those of an accelerator's library take.
     """
@@ -85,7 +86,7 @@ def recorded_work(
         input_bytes_per_sample=input_bytes(loading, micro_batch) / micro_batch,
         layers=_layers(deep, passes),
         precision=recorded_precision(deep),
-        setup=recorded_setup(deep),
+        setup=recorded_setup(deep, optimizers, loss),
         call_s=call_s(torch_version) if deep.device == "cpu" or is_rehearsed else None,
         moments=moments_of(deep),
     )
@@ -96,7 +97,7 @@ def whole_work(recording: Recording, deep: DeepStep) -> Work:
     is_rehearsed = recording.rehearsal is not None
     work = recorded_work(
         deep, recording.loading, recording.optimizers, recording.host.torch_version,
-        is_rehearsed=is_rehearsed,
+        is_rehearsed=is_rehearsed, loss=recording.told.loss if recording.told else "",
     )  # fmt: skip
     if not is_rehearsed:
         return work
@@ -239,8 +240,24 @@ def recorded_precision(deep: DeepStep) -> Precision:
     return deep.precision if deep.precision in get_args(Precision) else "fp32"  # type: ignore[return-value]
 
 
-def recorded_setup(deep: DeepStep) -> TrainingSetup:
-    """Return what the recording shows of the software: by bytes and operators, not by names."""
+# Classes of optimizers whose states' bytes alone do not tell them apart.
+_CLASSES: Final[Mapping[str, Optimizer]] = {
+    "PagedAdamW": "paged-adamw", "PagedAdam": "paged-adamw", "PagedAdamW32bit": "paged-adamw",
+    "PagedAdam32bit": "paged-adamw", "PagedAdamW8bit": "paged-adamw-8bit",
+    "PagedAdam8bit": "paged-adamw-8bit", "AdamW8bit": "adamw-8bit", "Adam8bit": "adamw-8bit",
+    "AdamW4bit": "adamw-4bit", "Adam4bit": "adamw-4bit", "Adafactor": "adafactor",
+    "Lion": "lion", "Lion32bit": "lion", "Lion8bit": "lion-8bit", "PagedLion8bit": "lion-8bit",
+    "Muon": "muon", "GaLoreAdamW": "galore", "GaLoreAdamW8bit": "galore",
+}  # fmt: skip
+
+
+def recorded_setup(
+    deep: DeepStep, optimizers: Collection[str] = (), loss: str = ""
+) -> TrainingSetup:
+    """Return what the recording shows of the software: by bytes and operators, then by names.
+
+    ``optimizers``: names of the classes; ``loss``: as the script names it, empty where it does not.
+    """
     weights: StoredWeights = "bf16" if deep.parameter_bytes < 3 * deep.parameters else "fp32"
     of_weights = 0.5 if weights == "bf16" else 1.0
     kept = deep.optimizer_state_bytes / max(deep.trainable_parameters, 1) / of_weights
@@ -253,8 +270,12 @@ def recorded_setup(deep: DeepStep) -> TrainingSetup:
     return TrainingSetup(
         kernels="compiled" if deep.is_compiled else "eager",
         attention="unfused" if has_scores and not is_flash else "flash",
-        optimizer=next(name for least, name in known if kept >= least),
+        optimizer=next(
+            (_CLASSES[name] for name in optimizers if name in _CLASSES),
+            next(name for least, name in known if kept >= least),
+        ),
         weights=weights,
+        loss=next((one for one in get_args(Loss) if one == loss), None),
     )
 
 

@@ -67,6 +67,10 @@ def summary_lines(seen: Recording) -> list[str]:
         found.append(_model_line(seen.deep_step))
     if seen.told is not None and seen.told.stack:
         found.append(f"training stack: {seen.told.stack}")
+    if seen.told is not None and (seen.told.loss or seen.told.updates_in_backward):
+        said = [f"{seen.told.loss} loss"] if seen.told.loss else []
+        said += ["optimizer in the backward pass"] if seen.told.updates_in_backward else []
+        found.append(f"training software: {', '.join(said)}")
     if seen.told is not None and seen.told.change:
         found.append(f"on the CPU: {seen.told.reason}; for an accelerator: {seen.told.change}")
     if seen.loading is not None:

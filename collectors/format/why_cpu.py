@@ -41,6 +41,10 @@ class Told:
     # the training stack that its steps ran in, of ``planners.core.STACKS``; empty where none was
     # seen
     stack: str = ""
+    # loss, updates_in_backward: how it computes the loss, of ``planners.core.LOSSES``, empty where
+    # it names none; its layers are updated in the backward pass
+    loss: str = ""
+    updates_in_backward: bool = False
 
 
 def told_of(
@@ -58,8 +62,13 @@ def told_of(
         spreads = ("torch.distributed",)
     # Alone, a script may pass over what it names.
     stack = fact.get("stack") or (_wrapped_by(spreads) if world_size > 1 else "")
+    words = fact.get("words", {}) | _said_by(command)
+    software: dict[str, Any] = {
+        "spreads": spreads, "stack": stack, "loss": words.get("loss", ""),
+        "updates_in_backward": "optimizer_in_backward" in words,
+    }  # fmt: skip
     if device != "cpu":
-        return Told(spreads=spreads, stack=stack)
+        return Told(**software)
     found = [*_by_environment(fact), *_by_arguments(fact, command)]
     found = found or [*_by_source(fact)]
     return Told(
@@ -67,9 +76,28 @@ def told_of(
         change="; ".join(change for _, change, _ in found),
         edits=tuple(edit for _, _, edits in found for edit in edits),
         by_hand="; ".join(change for _, change, edits in found if not edits),
-        spreads=spreads,
-        stack=stack,
+        **software,
     )
+
+
+def _said_by(command: Sequence[str]) -> dict[str, str]:
+    """Return what arguments say of the loss and the update, by the names of the options.
+
+    >>> _said_by(["train.py", "--use_liger_kernel", "--optim", "lomo"])
+    {'loss': 'chunked', 'optimizer_in_backward': 'yes'}
+    """
+    from advisor.collectors.hooks.trace.libraries import GIVEN, word_of
+
+    found: dict[str, str] = {}
+    for word, following in zip(command, [*command[1:], ""], strict=True):
+        name, is_assigned, value = word.lstrip("-").partition("=")
+        if not is_assigned:
+            value = "true" if following[:1] in ("-", "") else following
+        key = name.replace("-", "_").rpartition(".")[2]
+        said = GIVEN.get((key, value.lower())) or word_of(value.rpartition(".")[2])
+        if said is not None:
+            found[said[0]] = said[1]
+    return found
 
 
 def _wrapped_by(spreads: Sequence[str]) -> str:

@@ -59,6 +59,10 @@ PRE_TRAINING: Final = "pre-training"
 _COVERED: Final = 0.9
 
 
+_OF_TRAINER: Final = ("trainer", "trl", "unsloth", "axolotl")
+_FUSED: Final = ("huggingface/peft",)  # of 2026
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRows:
     """Runs with a memory reading, or that ran out of it, as columns.
@@ -223,6 +227,10 @@ def _joined(parts: list[MemoryRows]) -> MemoryRows:
 def _of_readings(data: Path) -> MemoryRows:
     runs = asked_memory(data)
     rows = asked.columns_of([one.run for one in runs])
+    # Before transformers 5 and torch 2.8 the Trainer's AdamW was not fused.
+    in_groups = np.isin(rows.stack, _OF_TRAINER) & ~np.isin(rows.table, _FUSED)
+    share = np.where(in_groups, 0.5, np.asarray(rows.software.update_share, float))
+    rows = replace(rows, software=replace(rows.software, update_share=share))
     failed = np.array([one.is_failure for one in runs])
     return MemoryRows(
         rows=rows,
@@ -314,9 +322,10 @@ def fit_constants(known: MemoryRows, rows: Bools) -> MemoryConstants:
         return packed
     weight = np.sqrt(_source_weights(known.rows.table[rows]) * _ROWS_OF_A_SOURCE) / NOISE
     target = np.log(known.measured_bytes[rows])
-    bare = known.terms(_constants(np.array([1.0, 1.0, 2.0])))
-    # With a context of 1 GiB and a slack of 2 the terms are what the constants multiply.
-    tensors, lost = without_terms(bare, UNSEEN["allocated"])[rows], bare["fragmentation"][rows]
+    # What slack adds to, and what is kept whatever the slack.
+    bare, twice = (known.terms(_constants(np.array([1.0, 1.0, slack]))) for slack in (1.0, 2.0))
+    tensors, cached = without_terms(bare, UNSEEN["allocated"])[rows], bare["fragmentation"][rows]
+    lost = twice["fragmentation"][rows] - cached
     is_alone = _is_alone(known)[rows]
     sees_context = np.isin(known.definition, ["monitor"])[rows]
     sees_lost = np.isin(known.definition, ["monitor", "reserved"])[rows]
@@ -324,7 +333,7 @@ def fit_constants(known: MemoryRows, rows: Bools) -> MemoryConstants:
     def residual(theta: Array) -> Array:
         context, alone, slack = np.exp(theta)
         fixed = np.where(is_alone, min(alone, context), context) * GIB * sees_context
-        told = np.log(tensors + fixed + (slack - 1) * lost * sees_lost)
+        told = np.log(tensors + fixed + (cached + (slack - 1) * lost) * sees_lost)
         return np.concatenate([(told - target) * weight, (theta - PRIOR) / PRIOR_SD])
 
     tight = {"xtol": 1e-13, "ftol": 1e-13, "gtol": 1e-13}

@@ -49,6 +49,7 @@ from advisor.planners.core import (
 )
 from advisor.planners.layouts.problem import (
     LayoutProblem,
+    Needs,
     SearchSpace,
     axis_part,
     block,
@@ -67,7 +68,7 @@ from advisor.planners.layouts.time import (
     stage_times,
     straggling,
 )
-from advisor.planners.memory import needed_bytes
+from advisor.planners.memory import UNSEEN, deviation_bytes, ledger, without_terms
 
 Ints = NDArray[np.int64]
 
@@ -100,21 +101,24 @@ class _Held:
             whole, layers=layers * np.asarray(self.layouts.pp, np.int64), vocabulary=tables
         )
 
-    def needed_bytes(self, layers: Ints) -> Floats:
-        """Return what the fullest device needs for so many layers a stage."""
+    def needs(self, layers: Ints) -> Needs:
+        """Return what the fullest device needs for so many layers a stage, and its deviation."""
         one = self.kinds[0]
         # A group's first stage holds most: as many micro-batches as stages follow it, and itself.
         behind = self.layouts.pp - np.sum(self.pp[: self.place], axis=0)
-        return needed_bytes(
+        terms = ledger(
             self.shapes(layers), self.layouts, one.software, one.memory,
             stage="fullest" if self.is_last else "first",
             held=np.minimum(behind, self.layouts.accumulation_steps),
         )  # fmt: skip
+        needed = without_terms(terms, UNSEEN["needed"])
+        return needed, deviation_bytes(terms, one.memory)
 
-    @property
-    def capacity_bytes(self) -> float:
-        """What may be filled of the smallest device."""
-        return min(kind.capacity_bytes for kind in self.kinds)
+    def over_bytes(self, layers: Ints) -> Floats:
+        """Return by how much so many layers a stage miss the smallest device [bytes]."""
+        needs = self.needs(layers)
+        over = [kind.sure_bytes(needs) - kind.capacity_bytes for kind in self.kinds]
+        return reduce(np.maximum, over)
 
     def most(self) -> Ints:
         """Return the layers that fit into a stage; 0 where not even one does."""
@@ -122,7 +126,7 @@ class _Held:
         high = np.full_like(low, self.kinds[0].transformer.layers)
         while (low < high).any():
             middle = (low + high + 1) // 2
-            fits = self.needed_bytes(np.maximum(middle, 1)) <= self.capacity_bytes
+            fits = self.over_bytes(np.maximum(middle, 1)) <= 0
             low, high = np.where(fits, middle, low), np.where(fits, high, middle - 1)
         return low
 
@@ -427,13 +431,13 @@ def _evaluate(held: Sequence[_Held], nodes: int, cut: Sequence[int] | None) -> _
     network = m * slowest([t.send_s for t in times]) + slowest(endings)
     slow = straggling(one.parameters, np.asarray(float(nodes)))
     share = np.ceil(in_all / np.asarray(layouts.pp)).astype(np.int64)
-    short = [stages.needed_bytes(share) - stages.capacity_bytes for stages in held]
+    short = [stages.over_bytes(share) for stages in held]
     return _Evaluated(
         step_s=np.where(fits, (line + network) * slow, np.inf),
         missing_bytes=np.maximum(reduce(np.maximum, short), 0.0),
         layer_s=layer_s,
         layers=layers,
-        needed_bytes=[stages.needed_bytes(n) for stages, n in zip(held, layers, strict=True)],
+        needed_bytes=[stages.needs(n)[0] for stages, n in zip(held, layers, strict=True)],
         last=last,
         head_s=head,
         network_s=(line + network) * slow - line,

@@ -398,6 +398,8 @@ class LayoutProblem(LayoutConditions):
     # with a backward pass
     trained_share: float = 1.0
     passed_share: float = 1.0
+    # probability that a device has room for what a layout needs
+    sureness: float = POSSIBLE
     # full recomputation and offloaded activations take as few layers of a stage as must be
     parts_layers: bool = False
     # which layouts a framework runs (``planners.layouts.frameworks``); all where not given
@@ -462,18 +464,21 @@ class LayoutProblem(LayoutConditions):
         needed = without_terms(terms, UNSEEN["needed"])
         return needed, deviation_bytes(terms, self.memory)
 
-    def over_bytes(self, needs: Needs, sureness: float) -> Floats:
-        """Return by how much layouts miss the smallest device; below 0 where they fit [bytes].
+    def sure_bytes(self, needs: Needs) -> Floats:
+        """Return what has to be there beside what is kept free, for layouts to fit so surely.
 
         What is kept free is there for the error of a layout's memory, too.
         """
         needed, deviation = needs
-        over = needed - self.capacity_bytes
-        if sureness == POSSIBLE:
-            return over
-        whole = min(float(kind.machines.memory_bytes) for kind in self.kinds)
-        most = needed + NormalDist().inv_cdf(sureness) * deviation
-        return np.asarray(np.maximum(over, most - whole))
+        if self.sureness == POSSIBLE:
+            return needed
+        most = needed + NormalDist().inv_cdf(self.sureness) * deviation
+        return np.maximum(needed, most - float(self.machines.kept_free_bytes))
+
+    def over_bytes(self, needs: Needs) -> Floats:
+        """Return by how much layouts miss the smallest device; below 0 where they fit [bytes]."""
+        sure = [kind.sure_bytes(needs) for kind in self.kinds]
+        return np.asarray(reduce(np.maximum, sure) - self.capacity_bytes)
 
     def on_host(self, layouts: Layouts) -> tuple[Floats, Bools]:
         """Return what a node's host memory holds of every layout at most, and where it fits."""
@@ -496,9 +501,9 @@ class LayoutProblem(LayoutConditions):
         key = devices, global_batch, space, self.joined_devices
         missing_s = np.zeros(np.size(axis.dp))  # where all layouts move something
         if stays["zero_stage"].size:
-            missing_s = self._stay(axis, recomputes(space), stays, found, space.sureness, key)
+            missing_s = self._stay(axis, recomputes(space), stays, found, key)
         if moves["zero_stage"].size:
-            self._move(axis, recomputes(space), moves, missing_s, found, space.sureness)
+            self._move(axis, recomputes(space), moves, missing_s, found)
         return found
 
     def fits(self, devices: int, global_batch: int, space: SearchSpace) -> bool:
@@ -509,13 +514,13 @@ class LayoutProblem(LayoutConditions):
             part = axis_part(axis, slice(start, start + _BLOCK // 16))
             layouts, valid = self._valid(part, recompute, shard)
             valid = valid & self.on_host(layouts)[1]
-            if np.any(valid & (self.over_bytes(self.needs(layouts), space.sureness) <= 0)):
+            if np.any(valid & (self.over_bytes(self.needs(layouts)) <= 0)):
                 return True
         return False
 
     def _stay(
         self, axis: Layouts, recompute: dict[str, Ints], shard: dict[str, Ints], found: Found,
-        sureness: float, key: tuple[object, ...],
+        key: tuple[object, ...],
     ) -> Floats:  # fmt: skip
         """Look at all layouts with nothing in host memory.
 
@@ -531,7 +536,7 @@ class LayoutProblem(LayoutConditions):
                 if len(self.blocks) >= _MOST_KEPT:
                     self.blocks.clear()
                 self.blocks[(*key, start)] = known
-            times, fits = self._look(*known, found, sureness, moves=False)
+            times, fits = self._look(*known, found, moves=False)
             _, valid, (used, _) = known
             shape = np.broadcast_shapes(used.shape, valid.shape)
             missing = np.broadcast_to(np.where(valid & ~fits, times.step_s, np.inf), shape)
@@ -540,7 +545,7 @@ class LayoutProblem(LayoutConditions):
 
     def _move(
         self, axis: Layouts, recompute: dict[str, Ints], shard: dict[str, Ints], missing_s: Floats,
-        found: Found, sureness: float,
+        found: Found,
     ) -> None:  # fmt: skip
         """Look at layouts with something in host memory, the most promising splits first."""
         order = np.argsort(missing_s, kind="stable")
@@ -555,7 +560,7 @@ class LayoutProblem(LayoutConditions):
             layouts = flattened(layouts, valid)  # few are
             if np.size(layouts.dp):
                 valid = np.ones(np.shape(layouts.dp), dtype=bool)
-                self._look(layouts, valid, self.needs(layouts), found, sureness, moves=True)
+                self._look(layouts, valid, self.needs(layouts), found, moves=True)
 
     def _valid(
         self, part: Layouts, recompute: dict[str, Ints], shard: dict[str, Ints]
@@ -565,20 +570,19 @@ class LayoutProblem(LayoutConditions):
         return layouts, valid if self.admits is None else valid & self.admits(layouts)
 
     def _look(
-        self, layouts: Layouts, valid: Bools, needs: Needs, found: Found, sureness: float, *,
-        moves: bool,
+        self, layouts: Layouts, valid: Bools, needs: Needs, found: Found, *, moves: bool
     ) -> tuple[StepTimes, Bools]:  # fmt: skip
         """Look at a block; return its times, and what fits.
 
         ``needs``: memory of the fullest device; ``moves``: whether anything is moved to host
         memory.
         """
-        over = self.over_bytes(needs, sureness)
+        over = self.over_bytes(needs)
         if self.parts_layers:
-            fewest = self._fewest_layers(layouts, over, sureness)
+            fewest = self._fewest_layers(layouts, over)
             layouts = replace(layouts, partial_layers=fewest)
             needs = self.needs(layouts)
-            over = self.over_bytes(needs, sureness)
+            over = self.over_bytes(needs)
         on_host, has_room = np.zeros(()), np.asarray(True)
         if moves:
             on_host, has_room = self.on_host(layouts)
@@ -589,10 +593,8 @@ class LayoutProblem(LayoutConditions):
         )
         count = int(np.count_nonzero(fits))
         found.fitting += count
-        able = valid & has_room
-        # What no host has room for is the nearest miss only where nothing else is.
-        if not count and (np.any(able) or found.nearest is None):
-            self._miss(layouts, over, able if np.any(able) else valid, shape, found)
+        if not count:
+            self._miss(layouts, over, valid, shape, found)
         times = self.times(layouts)
         step_s = np.where(fits, times.step_s, np.inf)
         index = np.unravel_index(int(np.argmin(step_s)), shape)
@@ -603,7 +605,7 @@ class LayoutProblem(LayoutConditions):
             found.best = planned(layout, times, (needs[0], on_host), place, shape)
         return times, fits
 
-    def _fewest_layers(self, layouts: Layouts, over: Floats, sureness: float) -> Ints:
+    def _fewest_layers(self, layouts: Layouts, over: Floats) -> Ints:
         """Return how many layers of a chunk must be recomputed, or lie in host memory; 0 for all.
 
         Memory is the greatest of sums that are linear in the layers, and its deviation a norm of
@@ -615,7 +617,7 @@ class LayoutProblem(LayoutConditions):
             np.asarray(layouts.offloads_activations) > 0
         )
         bare = replace(layouts, recompute=0, offloads_activations=0)
-        without = self.over_bytes(self.needs(bare), sureness)
+        without = self.over_bytes(self.needs(bare))
         layers = chunk_layers(self.shapes, layouts)
         share = without / np.maximum(without - over, 1.0)
         fewest = np.clip(np.ceil(share * layers), 1, layers)

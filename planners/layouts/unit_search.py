@@ -481,6 +481,9 @@ def _is_run(
     """Whether something runs one split of the devices so, and it is no repetition."""
     if way.recompute not in space.recomputes or not way.offload <= set(space.offloads):
         return False
+    # What offloads an optimizer takes its gradients along.
+    if space.moves is not None and way.offload != set(space.moves) - {"gradients"}:
+        return False
     if way.recompute == "full" and len(problem.table.names) < 2:
         return False
     if split.devices == 1:

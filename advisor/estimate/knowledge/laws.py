@@ -308,7 +308,7 @@ class LayoutLaw:
 
     def replica_bytes(self, replica: Layouts, kept: Kept) -> Floats:
         """Return what the whole model takes on one of data-parallel workers [bytes]."""
-        return self._problem.needed_bytes(replica)
+        return self._problem.sure_bytes(self._problem.needs(replica))
 
     def runs(self, replica: Layouts) -> NDArray[np.bool_]:
         """Return where a framework runs data-parallel workers so."""

@@ -58,6 +58,13 @@ class OnGroups:
         option.
         """
         space = self.space
+        if space.moves or space.updates_in_backward:
+            raise PlanningError(
+                "it moves nothing to host memory, and updates after the backward pass",
+                hint="leave --offload and --optimizer-in-backward out, or plan on machines of one "
+                "type",
+                exit_code=3,
+            )
         for name, able in only.items():
             asked = getattr(space, name)
             wanted = asked if isinstance(asked, tuple) else (asked,)

@@ -262,6 +262,7 @@ def _on_any(case: StepCase, machines: Machines) -> LayoutProblem:
         software=software_of(work),
         parameters=constants.layout.parameters,
         memory=_told(constants.memory, setup),
+        sureness=space.sureness,
         trained_share=trained_share(work),
         passed_share=passed_share(work),
         # The stack recomputes or offloads some layers only, where nobody says which.

@@ -373,6 +373,13 @@ def host_bytes_per_s(device: Device, accelerators: Mapping[str, Accelerator]) ->
 _OF_SHAPES: Final = ("cp", "ep")
 
 
+# What ``planners.layouts.unit_search`` moves of a recorded step; gradients go with the optimizer.
+_MOVED: Final = (
+    {"optimizer"}, {"optimizer", "gradients"}, {"activations"}, {"optimizer", "parameters"},
+    {"optimizer", "gradients", "parameters"},
+)  # fmt: skip
+
+
 def check_space(job: Job, space: SearchSpace) -> None:
     """Refuse what only a transformer of known dimensions can be asked.
 
@@ -393,6 +400,16 @@ def check_space(job: Job, space: SearchSpace) -> None:
                 f"--{name} is not for {what}: the dimensions of its layers are not known",
                 hint="describe the transformer (--model config.json), or leave it out",
             )
+    if space.updates_in_backward:
+        raise UsageError(
+            f"--optimizer-in-backward is not for {what}: it updates as its script does",
+            hint="profile a script that updates so, or describe the transformer",
+        )
+    if space.moves is not None and set(space.moves) not in _MOVED:
+        raise UsageError(
+            f"--offload {','.join(space.moves)} is not for {what}",
+            hint="--offload optimizer, optimizer,parameters or activations",
+        )
     if space.recomputes == ("selective",):
         raise UsageError(
             f"{what} is recomputed by whole units of layers", hint="--recompute none or full"

@@ -247,7 +247,8 @@ def impossible(asked: SwapQuestion) -> PlanningError | None:
     is_alone = {space.tp, space.pp, space.cp, space.ep} <= {None, 1}
     is_alone &= max(space.min_tp, space.min_pp, space.min_cp, space.min_ep) <= 1
     recomputes = 0 in space.zero_stages and "full" in space.recomputes
-    if is_alone and recomputes and set(space.offloads) >= _OFFLOADS:
+    is_usual = space.moves is None and not space.updates_in_backward
+    if is_alone and recomputes and is_usual and set(space.offloads) >= _OFFLOADS:
         return None
     return PlanningError(
         "a layout with these degrees, ZeRO stages or recomputation swaps no layers",

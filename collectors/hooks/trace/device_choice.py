@@ -1,4 +1,4 @@
-"""Devices that the script is told of: by arguments, by the environment, by its own source."""
+"""What the script is told: of devices by arguments and the environment, of more by its source."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from .expressions import dotted
 from .frames import without_texts
-from .libraries import SPREADS, stack_over
+from .libraries import GIVEN, SPREADS, stack_over, word_of
 
 # The only variables whose values are kept: they hide accelerators, or choose without them.
 _ENVIRONMENT = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ACCELERATE_USE_CPU",
@@ -32,8 +32,8 @@ def facts(switches: dict[str, Any], frame: FrameType | None = None) -> dict[str,
     """Return what is told: ``switches``, ``environment`` and what the sources say.
 
     ``switches`` are the parsed arguments about devices, ``frame`` is one within a step.
-    Of the sources: ``fixed`` (places that fix the CPU), ``mentions`` (devices are named at all)
-    and ``spreads`` (names of what trains on several).
+    Of the sources: ``fixed`` (places that fix the CPU), ``mentions`` (devices are named at all),
+    ``spreads`` (names of what trains on several) and ``words`` (of the loss and the update).
     """
     told: dict[str, Any] = {
         "switches": switches,
@@ -44,6 +44,7 @@ def facts(switches: dict[str, Any], frame: FrameType | None = None) -> dict[str,
     }
     fixed: list[dict[str, str]] = []
     spreads: set[str] = set()
+    words: dict[str, str] = {}
     mentions = False
     files = 0
     for path in _own_files():
@@ -52,6 +53,8 @@ def facts(switches: dict[str, Any], frame: FrameType | None = None) -> dict[str,
         fixed += source.fixed
         spreads |= source.spreads
         mentions |= source.mentions
+        words.update(source.words)
+    told.update(words=words)
     told.update(fixed=fixed[:_MOST_FIXED], spreads=sorted(spreads), mentions=mentions, files=files)
     return told
 
@@ -79,11 +82,14 @@ class DeviceMentions:
     ----------
     fixed : list of dict
         ``where`` and ``text`` of every place that fixes the CPU, whatever there is.
+    words : dict of str to str
+        How the loss is computed and when the optimizer updates, where that is named.
     """
 
     def __init__(self, path: str) -> None:
         self.fixed: list[dict[str, str]] = []
         self.spreads: set[str] = set()
+        self.words: dict[str, str] = {}
         self.mentions = False
         self._name = os.path.basename(path)
         self._free: set[str] = set()  # variables that may hold an accelerator as well
@@ -120,6 +126,9 @@ class DeviceMentions:
             self.mentions |= any(part in word.lower() for part in _MENTIONS)
             if is_others and word in SPREADS:
                 self.spreads.add(word)
+            said = word_of(word) if is_others else None
+            if said:
+                self.words.setdefault(*said)
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             for name in map(dotted, targets):
@@ -132,6 +141,10 @@ class DeviceMentions:
 
     def _look_at_call(self, node: Any) -> None:
         for keyword in node.keywords:
+            given = str(getattr(keyword.value, "value", "")).lower()
+            said = GIVEN.get((keyword.arg or "", given))
+            if said:
+                self.words[said[0]] = said[1]
             wanted = _KEPT.get(keyword.arg or "")
             value = getattr(keyword.value, "value", None)
             if wanted is not None and type(value) is type(wanted) and value == wanted:

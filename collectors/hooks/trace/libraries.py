@@ -80,6 +80,9 @@ LIBRARIES = (
     TrainingLibrary("nemo", "megatron.bridge", is_counted=True, stack="nemo"),
     TrainingLibrary("megatron", is_counted=True, stack="megatron-core"),
     TrainingLibrary("composer", is_counted=True, stack="llm-foundry"),
+    TrainingLibrary("torchtune", is_counted=True, stack="torchtune"),
+    TrainingLibrary("unsloth", "unsloth_zoo", "unsloth_compiled_cache", stack="unsloth"),
+    TrainingLibrary("trl", stack="trl", trainer="trl.trainer", spreads={"SFTTrainer": ""}),
     TrainingLibrary(
         "transformers", loop="_inner_training_loop", length=_hugging_face, stack="trainer",
         trainer="transformers.trainer", spreads={"Trainer": ""},
@@ -97,6 +100,34 @@ LIBRARIES = (
     }),
     TrainingLibrary("apex", "bitsandbytes", "pluggy", "_pytest"),  # of hooks and parameters
 )  # fmt: skip
+# What a script's source names -> how its loss is computed, or when it updates: words of options.
+# Liger's and torchtune's chunks, Apple's kernel, Unsloth's; LOMO and PyTorch's hooks.
+_CHUNKED, _FUSED, _EAGER = ("loss", "chunked"), ("loss", "fused"), ("loss", "eager")
+_IN_BACKWARD = ("optimizer_in_backward", "yes")
+NAMED = {
+    "AutoLigerKernelForCausalLM": _CHUNKED, "LigerFusedLinearCrossEntropyLoss": _CHUNKED,
+    "LinearCrossEntropyLoss": _CHUNKED, "CEWithChunkedOutputLoss": _CHUNKED,
+    "linear_cross_entropy": _CHUNKED, "unsloth_fused_ce_loss": _CHUNKED,
+    "LigerCrossEntropyLoss": _FUSED, "fast_cross_entropy_loss": _FUSED,
+    "OptimizerInBackwardWrapper": _IN_BACKWARD, "register_optim_in_bwd_hooks": _IN_BACKWARD,
+    "register_post_accumulate_grad_hook": _IN_BACKWARD, "Lomo": _IN_BACKWARD,
+    "AdaLomo": _IN_BACKWARD,
+}  # fmt: skip
+_LIGER = "apply_liger_kernel_to_"
+# (argument, value), of a call or of the command line -> the same.
+GIVEN = {
+    ("use_liger_kernel", "true"): _CHUNKED, ("loss_type", "chunked_nll"): _CHUNKED,
+    ("loss_type", "nll"): _EAGER, ("optimizer_in_bwd", "true"): _IN_BACKWARD,
+    ("early_step_in_backward", "true"): _IN_BACKWARD, ("optim", "lomo"): _IN_BACKWARD,
+    ("optim", "adalomo"): _IN_BACKWARD, ("optim", "galore_adamw_layerwise"): _IN_BACKWARD,
+}  # fmt: skip
+
+
+def word_of(name: str) -> tuple[str, str] | None:
+    """Return what a name in the source says of the loss or the update, if it does."""
+    return NAMED.get(name) or (_CHUNKED if name.startswith(_LIGER) else None)
+
+
 SPREADS = {name: stack for one in LIBRARIES for name, stack in one.spreads.items()}
 NOT_COUNTED = [package for one in LIBRARIES if not one.is_counted for package in one.packages]
 
