@@ -113,9 +113,10 @@ def _run(row: dict[Any, Any]) -> AskedRun:
 
 def _transformer(row: dict[Any, Any]) -> Transformer:
     heads, kv_heads = int(row["heads"]), row["kv_heads"]
+    names = ("layers", "hidden", "ffn", "vocabulary", "sequence")
+    sizes: dict[str, Any] = {name: int(row[name]) for name in names}
     return Transformer(
-        **{name: int(row[name]) for name in ("layers", "hidden", "ffn", "vocabulary")},
-        sequence=int(row["sequence"]), heads=heads,
+        **sizes, heads=heads,
         kv_heads=int(kv_heads) if kv_heads == kv_heads else heads,
         is_gated=row["is_gated"] == 1, has_tied_embeddings=False,
     )  # fmt: skip

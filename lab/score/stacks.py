@@ -64,7 +64,7 @@ def _said(runs: Sequence[AskedRun], *, is_plain: bool = False) -> Answers:
     for source, mask in by([_source(r) for r in runs], is_sorted=False).items():
         here = np.flatnonzero(mask)
         asking = predictor_by(_without_source(model, source))
-        some = [runs[i] for i in here]
+        some = [runs[i] for i in here.tolist()]
         said: RunAnswers = ask_plainly(asking, some) if is_plain else ask(asking, some)
         found[:, here] = said.step_s, said.low_s, said.high_s
     return Answers(value=found[0], low=found[1], high=found[2])
@@ -97,7 +97,7 @@ def _gains(runs: Sequence[AskedRun], said_s: Floats, measured_s: Floats) -> dict
             name = f"gain of {one.precision} by {one.table} on {one.gpu}"
             gain = (said_s[wide] / said_s[narrow], measured_s[wide] / measured_s[narrow])
             found.setdefault(name, []).append((float(gain[0]), float(gain[1])))
-    figures = {}
+    figures: dict[str, float] = {}
     for name, gains in found.items():
         said, measured = np.exp(np.mean(np.log(gains), axis=0)).tolist()
         figures |= {f"{name}, said": said, f"{name}, measured": measured}
