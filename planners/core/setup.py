@@ -711,7 +711,8 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
         setup={**_EAGER, "weights": "bf16"},
         # The logits of 256 tokens at once, in a checkpoint (``SFTConfig.loss_type``: "chunked_nll"
         # since 1.7, huggingface/trl pull 5846).
-        software={**LOSSES["chunked"], "logit_tokens": 256, "is_trainer": 1, **_NATIVE, **_FREES_GRADIENTS},
+        software={**LOSSES["chunked"], "logit_tokens": 256, "is_trainer": 1, **_NATIVE,
+                  **_FREES_GRADIENTS},
         zero_stages=(0, 3), recomputes=("full",), degrees=(),
         framework="trainer", loss="chunked", optimizers=_OF_TRAINER, updates_in_backward=True,
         sources="trl/trainer/sft_config.py (1.14): loss_type, gradient_checkpointing; "
@@ -721,7 +722,8 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
         # Layers computed again from inputs that lie on the host, where memory is short
         # (``use_gradient_checkpointing="unsloth"``); its 8-bit AdamW is bitsandbytes'.
         setup={**_EAGER, "weights": "bf16", "optimizer": "adamw-8bit"},
-        software={"fusion": _LEAN, **LOSSES["chunked"], "is_trainer": 1, **_NATIVE, **_FREES_GRADIENTS},
+        software={"fusion": _LEAN, **LOSSES["chunked"], "is_trainer": 1, **_NATIVE,
+                  **_FREES_GRADIENTS},
         zero_stages=(0,), recomputes=("full",), degrees=(),
         framework="trainer", loss="chunked", losses=("fused", "chunked"), optimizers=_OF_TRAINER,
         offloads=("optimizer", "activations"), updates_in_backward=True,

@@ -202,12 +202,12 @@ def check_stack(space: SearchSpace, setup: TrainingSetup) -> None:
                 f"--stack {setup.named_stack} has no --{name}{why}",
                 hint=f"leave one of them out, or name a stack that has it: {able}",
             )
-    asked: set[tuple[str, str]] = {("--offload", one) for one in space.moves or ()}
-    asked |= {("--loss", setup.loss)} if setup.loss else set()
-    asked |= {("--optimizer", setup.optimizer)} if "optimizer" in setup.said else set()
-    asked |= {("--optimizer-in-backward", "")} if space.updates_in_backward else set()
+    words: set[tuple[str, str]] = {("--offload", one) for one in space.moves or ()}
+    words |= {("--loss", setup.loss)} if setup.loss else set()
+    words |= {("--optimizer", setup.optimizer)} if "optimizer" in setup.said else set()
+    words |= {("--optimizer-in-backward", "")} if space.updates_in_backward else set()
     for option, value, is_known in stack_words(setup.named_stack):
-        if (option, value) in asked and not is_known:
+        if (option, value) in words and not is_known:
             able = ", ".join(
                 stack for stack in STACKS if (option, value, True) in stack_words(stack)
             )
