@@ -24,6 +24,7 @@ from advisor.collectors.derive import MOST_RATIO, ratio
 from advisor.estimate.knowledge.layout_model import LayoutModel, load
 from advisor.estimate.time_columns import CODE, TimeColumns, no_times
 from advisor.jobs import ACTUAL_LOG_SD, Job, data_in_s
+from advisor.jobs.recorded_work import USUAL_CORE_SPEED
 from advisor.machines import (
     calibration_parameters,
     device_parameters,
@@ -67,9 +68,6 @@ if TYPE_CHECKING:
     from advisor.planners.links import ScalingFit
 
 
-# CoreMark per virtual CPU of the usual host of a GPU: the median of the processors of the
-# catalogue's machines with GPUs that were measured [1/s]
-USUAL_CORE_SPEED: Final = 19_000.0
 DIGITS = 5  # significant: fits converge further, readings are less certain
 
 

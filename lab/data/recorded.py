@@ -205,8 +205,7 @@ def _stored(path: Path) -> Job | None:
     with tempfile.TemporaryDirectory() as folder:
         plain = Path(folder) / "job.json"
         atomic.write_bytes(plain, text)
-        job = read_job(plain)
-    return job
+        return read_job(plain)
 
 
 def lent_steps() -> Iterator[LentStep]:
