@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from advisor.ask import JobSpec, SetupRequest
 from advisor.errors import UsageError
 from advisor.estimate.estimate import estimate_on_gpu
 from advisor.estimate.predictor import Predictor
-from advisor.jobs import Job, job_from_spec
+from advisor.jobs import Actual, Job, job_from_spec
 from advisor.jobs.recorded_work import CALL_S
 from advisor.lab.data.recorded import recorded_job
 from advisor.machines import suite_device
@@ -209,3 +210,38 @@ def test_who_says_what_a_call_takes_is_believed_and_told_a_narrower_range(
     assert slow.value > 2.5 * told.value
     with pytest.raises(UsageError, match="--call goes with"):
         JobSpec(cnn="224:64:3x256,4x512,6x1024,3x2048:bottleneck", call_s=CALL_S)
+
+
+def told_with_a_run(physics: Predictor, asked: int, ran: int, times: float) -> tuple[float, float]:
+    """Return by what a run of another batch moves a step, and what is left of its range."""
+
+    def step_s(batch: int, *runs: Actual) -> Any:
+        spec = JobSpec(batch=batch, precision="fp16")
+        job = job_from_spec(spec, SetupRequest(), job=stored(), actuals=runs)
+        return estimate_on_gpu(physics, job, "H100-SXM5-80GB").step_time_s
+
+    took = Actual(
+        run="r", provider="", instance_type="H100-SXM5-80GB", count=1, batch=ran,
+        step_s=times * step_s(ran).value,
+    )  # fmt: skip
+    before, after = step_s(asked), step_s(asked, took)
+    return after.value / before.value, math.log(after.high / after.low) / math.log(
+        before.high / before.low
+    )
+
+
+@pytest.mark.parametrize("times", [1.5, 1 / 1.5])
+def test_a_run_tells_of_its_host_as_much_as_its_calls_are_of_its_step(
+    physics: Predictor, times: float
+) -> None:
+    """Small steps are the host's, large ones the card's: neither says all of the other."""
+    small, large = (
+        {asked: told_with_a_run(physics, asked, ran, times) for asked in (2, 64, 512)}
+        for ran in (12, 512)
+    )
+    assert small[2][0] == pytest.approx(times, rel=0.03)
+    moved = [abs(math.log(small[batch][0])) for batch in (2, 64, 512)]
+    assert moved[0] > moved[1] > moved[2] > 0
+    assert small[2][1] < small[64][1] < small[512][1] < 0.9
+    assert large[512][0] == pytest.approx(times, rel=0.03)
+    assert large[512][1] < large[64][1] < large[2][1] < 0.9

@@ -61,9 +61,7 @@ class Doctor(Printed):
                 typer.echo(line)
         if described.benchmark is not None:
             took_s = CALL_S * USUAL_CORE_SPEED / described.benchmark.scalar_score
-            typer.echo(
-                f"a script's call of PyTorch, with a GPU here: {1e6 * took_s:.0f} us (--call)"
-            )
+            typer.echo(f"a script's call of PyTorch on a GPU here: {1e6 * took_s:.0f} us (--call)")
         for ability in abilities:
             mark = "yes" if ability["is_there"] else "no "
             typer.echo(f"{mark}  {ability['what']}: {ability['remark']}")
