@@ -193,7 +193,7 @@ def fitted_correlations(rows: DescribedRows, residual: Array) -> dict[str, float
     dict of str to float
         ``same_architecture``, ``same_kind`` (another chip family), as mean products of two errors
         over the mean square; ``same_device``: all but the software's own scatter. What was on no
-        two such devices is left out.
+        two such devices is left out. Suites count alike, whatever their number of devices.
     """
     frame = pd.DataFrame(
         {"suite": rows.suite, "model": rows.model, "is_half": rows.is_half, "error": residual,
@@ -207,8 +207,11 @@ def fitted_correlations(rows: DescribedRows, residual: Array) -> dict[str, float
     for name, is_same in (("same_architecture", True), ("same_kind", False)):
         these = pairs[(pairs["family_x"] == pairs["family_y"]) == is_same]
         if len(these):
-            a, b = these["error_x"], these["error_y"]
-            found[name] = float(np.mean(a * b) / np.sqrt(np.mean(a**2) * np.mean(b**2)))
+            a, b, suite = these["error_x"], these["error_y"], these["suite"]
+            both, one, other = (
+                float(product.groupby(suite).mean().mean()) for product in (a * b, a * a, b * b)
+            )
+            found[name] = both / math.sqrt(one * other)
     found["same_device"] = float(1.0 - _SOFTWARE_LOG_SD**2 / np.mean(frame["error"] ** 2))
     return found
 

@@ -284,7 +284,12 @@ def fit_errors(
         fitted = replace(fitted, unknown_log_sd=_unknown_log_sd(fitted, labels["source"]))
     mean, log_sd = left_out(fitted, seen.points.device)
     ratio = np.abs(seen.of_peaks - mean) / log_sd
-    return replace(fitted, spread=float(np.quantile(ratio, 0.9) / REACH_90))
+    is_recorded = seen.points.recorded > 0
+    spread, recorded = (
+        float(np.quantile(ratio[rows] if rows.any() else ratio, 0.9) / REACH_90)
+        for rows in (~is_recorded, is_recorded)
+    )
+    return replace(fitted, spread=spread, recorded_spread=recorded)
 
 
 def _unknown_log_sd(fitted: ResidualParameters, source: NDArray[np.str_]) -> float:
@@ -317,6 +322,7 @@ def _of_length(seen: SeenErrors, rows: Ints, length: float) -> tuple[ResidualPar
         unknown_log_sd=0.0,
         rate_scales=tuple(np.where(scale > 0, scale, 1.0).tolist()),
         spread=1.0,
+        recorded_spread=1.0,
         seen=seen,
     )
     # What a machine adds to all scripts that it started is no share of jobs and devices.

@@ -107,7 +107,10 @@ class ResidualParameters:
     machine_log_sd: float  # of all recorded scripts on one machine
     # what a job that is asked for has to itself on all cards, beyond those of the suites
     unknown_log_sd: float
-    spread: float  # by which the deviations are multiplied to cover what was left out
+    # spread, recorded_spread: by which the deviations are multiplied to cover what was left out,
+    # of described jobs and of recorded scripts
+    spread: float
+    recorded_spread: float
     # standard deviations of ``ErrorPoints.rates`` over devices
     rate_scales: tuple[float, float, float, float]
     seen: SeenErrors
