@@ -321,7 +321,9 @@ def _widened(
     within = known.log_sd**2 + np.where(is_guessed, known.unmeasured_rate_log_sd**2, 0.0)
     beyond = np.sqrt(np.maximum(np.square(log_sd) - within, 0.0))
     names = np.array([d.name for d in devices])
-    covariance = prior.covariance * constants.residual.spread**2
+    process = constants.residual
+    spread = process.spread if work.call_s is None else process.recorded_spread
+    covariance = prior.covariance * spread**2
     covariance = covariance + np.outer(beyond, beyond) * (names[:, None] == names)
     return ExpectedErrors(mean=prior.mean, covariance=covariance)
 

@@ -284,24 +284,29 @@ def fit_errors(
         fitted = replace(fitted, unknown_log_sd=_unknown_log_sd(fitted, labels["source"]))
     mean, log_sd = left_out(fitted, seen.points.device)
     ratio = np.abs(seen.of_peaks - mean) / log_sd
-    return replace(fitted, spread=float(np.quantile(ratio, 0.9) / REACH_90))
+    is_recorded = seen.points.recorded > 0
+    spread, recorded = (
+        float(np.quantile(ratio[rows] if rows.any() else ratio, 0.9) / REACH_90)
+        for rows in (~is_recorded, is_recorded)
+    )
+    return replace(fitted, spread=spread, recorded_spread=recorded)
 
 
 def _unknown_log_sd(fitted: ResidualParameters, source: NDArray[np.str_]) -> float:
     """Return what jobs of a source that nobody knows have to themselves on all cards.
 
     What remains of their mean error with the whole source left out, of the source that is known
-    worst, less what the process has for it: a user's job is of a source that neither the equation
-    nor the process has seen. The more, the nearer an answer is to the job's own run.
+    worst: a user's job is of one that neither the equation nor the process has seen. The more, the
+    nearer an answer is to the job's own run.
     """
     off, names = fitted.seen.of_peaks - left_out(fitted, source)[0], fitted.seen.points.name
     of_jobs = {name: float(off[names == name].mean()) for name in np.unique(names).tolist()}
-    squares = [
-        np.mean([of_jobs[name] ** 2 for name in np.unique(names[source == one]).tolist()])
+    return max(
+        math.sqrt(
+            np.mean([of_jobs[name] ** 2 for name in np.unique(names[source == one]).tolist()])
+        )
         for one in np.unique(source)
-    ]
-    known = fitted.amplitudes["job"] ** 2 + fitted.amplitudes["own"] ** 2
-    return math.sqrt(max(float(np.max(squares)) - known, 0.0))
+    )
 
 
 def _of_length(seen: SeenErrors, rows: Ints, length: float) -> tuple[ResidualParameters, Floats]:
@@ -317,6 +322,7 @@ def _of_length(seen: SeenErrors, rows: Ints, length: float) -> tuple[ResidualPar
         unknown_log_sd=0.0,
         rate_scales=tuple(np.where(scale > 0, scale, 1.0).tolist()),
         spread=1.0,
+        recorded_spread=1.0,
         seen=seen,
     )
     # What a machine adds to all scripts that it started is no share of jobs and devices.
@@ -436,7 +442,8 @@ def _by_evidence(kernels: Floats, errors: Floats, fixed: Floats) -> Floats:
 # Classes that stream over memory alone and share one efficiency; the fit cannot tell them apart.
 STREAMS: Final = ("normalisation", "elementwise", "reduction", "optimizer", "copy")
 FITTED_KINDS: Final = (
-    "matmul", "convolution", "winograd", "normalisation", "elementwise", "reduction", "optimizer",
+    "matmul", "attention", "convolution", "winograd", "normalisation", "elementwise", "reduction",
+    "optimizer",
 )  # fmt: skip
 
 
@@ -562,6 +569,7 @@ def update(
     gpu = values["efficiencies"]["gpu"]
     for kind in ("matmul", "recurrent", "attention"):
         gpu[kind]["memory"] = round(c["product_memory"], 4)
+    gpu["attention"]["compute"] = round(c["attention"], 4)
     gpu["convolution"] = {
         "compute": round(c["convolution"], 4), "memory": round(c["convolution_memory"], 4)
     }  # fmt: skip

@@ -11,7 +11,6 @@ from .calibrate import conditioned as conditioned
 from .calibrate import correlations as correlations
 from .calibrate import error_points as error_points
 from .calibrate import expected_errors as expected_errors
-from .calibrate import least_growth as least_growth
 from .calibrate import own_hosts as own_hosts
 from .calibrate import with_own as with_own
 from .describe import in_precision as in_precision

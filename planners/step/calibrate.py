@@ -6,7 +6,7 @@ The error e = ln(T measured / T of the step-time equation) of job j on device g 
                      + [same job] p(j, j') (f(g, g') + [same chip family]) a_k^2 / 2
                      + w(j, j') a_d^2 [same device]
                      + a_n^2 [the very step on the very device and host] + s s' [same host]
-                     + a_m^2 [same machine, recorded scripts] + a_u^2 [both of the job asked for]
+                     + a_m^2 [same machine, recorded scripts] + q q' a_u^2 [both of the job asked]
 
 so that a job's own runs carry over to all cards, most of all to kindred ones, while from other
 jobs a card without rows hears only what jobs made like it have in common on several cards, and a
@@ -107,7 +107,10 @@ class ResidualParameters:
     machine_log_sd: float  # of all recorded scripts on one machine
     # what a job that is asked for has to itself on all cards, beyond those of the suites
     unknown_log_sd: float
-    spread: float  # by which the deviations are multiplied to cover what was left out
+    # spread, recorded_spread: by which the deviations are multiplied to cover what was left out,
+    # of described jobs and of recorded scripts
+    spread: float
+    recorded_spread: float
     # standard deviations of ``ErrorPoints.rates`` over devices
     rate_scales: tuple[float, float, float, float]
     seen: SeenErrors
@@ -235,18 +238,23 @@ def covariance(a: ErrorPoints, b: ErrorPoints, parameters: ResidualParameters) -
 
 def prior(at: ErrorPoints, parameters: ResidualParameters) -> Floats:
     """Return the same of errors that are asked for, nothing of them known, shape (n, n)."""
-    unknown = parameters.unknown_log_sd**2 * _same(at.name, at.name)
-    return np.asarray(covariance(at, at, parameters) + unknown)
+    unknown = parameters.unknown_log_sd * _shares(at, parameters)
+    of_job = np.outer(unknown, unknown) * _same(at.name, at.name)
+    return np.asarray(covariance(at, at, parameters) + of_job)
 
 
 def _amplified(
     a: ErrorPoints, b: ErrorPoints, kernels: Floats, parameters: ResidualParameters
 ) -> Floats:
     variances = np.array([parameters.amplitudes[name] ** 2 for name in AMPLITUDES])
-    q, r = (np.where(one.recorded > 0, parameters.recorded_share, 1.0) for one in (a, b))
+    q, r = _shares(a, parameters), _shares(b, parameters)
     of_jobs, rest = np.tensordot(variances[:2], kernels[:2], 1), kernels[2:]
     found = np.outer(q, r) * of_jobs + np.tensordot(variances[2:], rest, 1)
     return np.asarray(found) + of_hosts(a, b, parameters)
+
+
+def _shares(at: ErrorPoints, parameters: ResidualParameters) -> Floats:
+    return np.where(at.recorded > 0, parameters.recorded_share, 1.0)
 
 
 def of_hosts(a: ErrorPoints, b: ErrorPoints, parameters: ResidualParameters) -> Floats:
