@@ -173,10 +173,10 @@ def test_shapes_that_do_not_match_are_a_programmers_mistake() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seeds", "noise"), [(2, 0.01), pytest.param(SEEDS, 0.001, marks=pytest.mark.slow)]
+    ("seeds", "noise"), [(2, 0.03), pytest.param(SEEDS, 0.003, marks=pytest.mark.slow)]
 )
 def test_three_rows_never_make_a_table_worse_and_most_better(seeds: int, noise: float) -> None:
-    """Over all layout tables; a tenth of a point is what nine seeds cannot tell, two a whole."""
+    """Over all layout tables; a third of a point is what nine seeds cannot tell, two 3."""
     found = after_runs(read_all(data.measurements(None)), load(), seeds=seeds)
     assert len(found) >= 15
     worse = {t.table: t.gain for t in found if t.gain < -noise}
