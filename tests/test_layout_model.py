@@ -162,6 +162,50 @@ def test_fewer_tables_make_wider_intervals(tables: int, coverage: float) -> None
     assert width(tables) > width(tables + 1)
 
 
+BOX: dict[str, Any] = {
+    "chip": "H100-SXM5", "precision": 1, "stack": "nemo", "hidden": 8192.0, "devices": 64,
+}  # fmt: skip
+HOPPER = 2
+
+
+def test_nothing_is_outside_where_it_was_measured() -> None:
+    assert load().outside(HOPPER, **BOX) == {}
+    assert load().outside(HOPPER, **{**BOX, "stack": None}) == {}
+
+
+@given(st.floats(1.01, 8.0), st.floats(1.01, 8.0))
+def test_the_further_outside_the_wider(near: float, more: float) -> None:
+    model = load()
+    widest = max(e.widths[1] for e in model.errors if e.generation == "hopper")
+    one, other = (
+        model.outside(HOPPER, **{**BOX, "hidden": widest * f})["wide"] for f in (near, near * more)
+    )
+    assert 0 < one < other
+    assert other - one == pytest.approx(math.log(more) * model.outside_log_sd["wide"])
+
+
+def test_what_a_left_out_table_alone_measured_is_outside() -> None:
+    model, torchtitan = load(), {**BOX, "stack": "torchtitan", "precision": 0}
+    assert model.outside(HOPPER, **torchtitan) == {}
+    assert set(model.left_out("torchtitan", "torchtitan").outside(HOPPER, **torchtitan)) == {
+        "stack"
+    }
+
+
+def test_errors_that_distance_explains_do_not_widen_what_is_near() -> None:
+    def width(distance: float) -> float:
+        errors = tuple(
+            TableErrors(table=str(i), generation="hopper", log_errors=(0.1, 0.1),
+                        outside_log_sd=distance)
+            for i in range(4)
+        )  # fmt: skip
+        model = LayoutModel(version="", parameters=TRUTH, folds={}, errors=errors)
+        return model.log_half_width(HOPPER)
+
+    assert width(0.08) == pytest.approx(0.6 * width(0.0))
+    assert width(0.5) == pytest.approx(0.5 * width(0.0))  # a quarter of the squares stays
+
+
 def test_students_quantile_is_the_exact_one() -> None:
     for freedom in (2, 3, 5, 10, 100):
         for probability in (0.75, 0.9, 0.95):

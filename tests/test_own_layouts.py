@@ -18,6 +18,7 @@ from advisor import api, data
 from advisor.answer import Answer
 from advisor.cli.program import app
 from advisor.errors import UsageError
+from advisor.estimate.case import SPACE
 from advisor.estimate.knowledge.known import find_job
 from advisor.estimate.knowledge.layout_model import load
 from advisor.estimate.predictor import Predictor
@@ -173,10 +174,10 @@ def test_shapes_that_do_not_match_are_a_programmers_mistake() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seeds", "noise"), [(2, 0.01), pytest.param(SEEDS, 0.001, marks=pytest.mark.slow)]
+    ("seeds", "noise"), [(2, 0.03), pytest.param(SEEDS, 0.003, marks=pytest.mark.slow)]
 )
 def test_three_rows_never_make_a_table_worse_and_most_better(seeds: int, noise: float) -> None:
-    """Over all layout tables; a tenth of a point is what nine seeds cannot tell, two a whole."""
+    """Over all layout tables; a third of a point is what nine seeds cannot tell, two 3."""
     found = after_runs(read_all(data.measurements(None)), load(), seeds=seeds)
     assert len(found) >= 15
     worse = {t.table: t.gain for t in found if t.gain < -noise}
@@ -207,6 +208,45 @@ def test_plan_and_recommend_answer_by_the_users_runs(predictor: Predictor) -> No
         for one in (job, own)
     )
     assert second.value > 1.1 * first.value
+
+
+def test_a_run_that_took_what_was_answered_changes_nothing_of_a_split_model(
+    predictor: Predictor,
+) -> None:
+    """Nobody named a stack: the run is seen in the one that the question is answered in."""
+    job = described(precision="fp16")
+    cluster, space = read_cluster("32x1xV100-SXM2-16GB@10Gbps", predictor.catalogue), {"pp": 8}
+
+    def best(asked: Job) -> Answer:
+        question = PlanQuestion(
+            job=asked, cluster=cluster, predictor=predictor, space=replace(SPACE, **space)
+        )
+        return plan(question).best
+
+    bare = best(job)
+    layout = bare.layout
+    run = replace(
+        measured(bare.step_time_s.value, layout, "32x1xV100-SXM2-16GB@10Gbps"), precision="fp16"
+    )
+    after = best(replace(job, layout_runs=(run,)))
+    assert after.step_time_s.value == pytest.approx(bare.step_time_s.value, rel=1e-6)
+
+
+def test_a_model_wider_than_any_measured_has_a_wider_interval_and_is_told_so(
+    predictor: Predictor,
+) -> None:
+    cluster = read_cluster("8x8xA100-80GB:nvlink@1600Gbps", predictor.catalogue)
+
+    def asked(hidden: int) -> tuple[float, bool]:
+        job = find_job(layers=4, hidden=hidden, heads=hidden // 128, batch=64, stack="megatron-lm")
+        found = plan(PlanQuestion(job=job, cluster=cluster, predictor=predictor))
+        step = found.best.step_time_s
+        said = any("a wider model" in note for way in found.plans for note in way.notes)
+        return math.log(step.high / step.low), said
+
+    (near, is_said_near), (far, is_said_far) = asked(25_600), asked(40_960)
+    assert far > 1.05 * near
+    assert is_said_far and not is_said_near
 
 
 def test_runs_on_one_card_say_less_of_another(predictor: Predictor) -> None:

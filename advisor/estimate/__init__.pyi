@@ -1,6 +1,7 @@
 from .answer import memory_terms as memory_terms
 from .answer import network_words as network_words
 from .answer import offer_of as offer_of
+from .answer import outside_words as outside_words
 from .best import best_columns as best_columns
 from .best import first_look as first_look
 from .best import improvable as improvable

@@ -29,9 +29,10 @@ from advisor.catalogue import Catalogue, Offers, Pricing
 from advisor.collectors.errors import counted
 from advisor.estimate.case import StepCase, host_core_speed, is_laid_out_by_shape
 from advisor.estimate.completion import PAID_ON_DEMAND, Completion, SideCosts
+from advisor.estimate.knowledge.layout_model import Outside
 from advisor.estimate.time_columns import CODE, TimeColumns, way_name
 from advisor.estimate.ways.data_parallel import data_parallel, memory_there
-from advisor.estimate.ways.model_parallel import OnMachine, on_machine, space_on
+from advisor.estimate.ways.model_parallel import OnMachine, on_machine, outside, space_on
 from advisor.jobs import Job, transformer_units
 from advisor.planners.core import GIB, Device, Layout
 from advisor.planners.goodput import NEGLIGIBLE_FRACTION
@@ -436,7 +437,7 @@ def reasons(
     if not is_laid_out_by_shape(case, np.array([row])).all():
         return _of_plain(case, row, count, layout, step_s)
     on = on_machine(case, row)
-    said = []
+    said = [*outside_words(case, row, layout)]
     if layout.tp * layout.pp * layout.cp * layout.ep > 1:
         said.append(_against_data_parallel(case, on, count, step_s))
     kept = replace(space_on(case, on.problem), recomputes=("none",), offloads=())
@@ -511,6 +512,24 @@ def _against_plain(case: StepCase, row: int, count: int, layout: Layout, step_s:
 
 # Shares of a step below this are not worth a number.
 _WORTH_A_NUMBER: Final = 0.01
+
+
+# In what a question leaves the box of what was measured (``layout_model.Outside``).
+_OUTSIDE: Final[Mapping[Outside, str]] = {
+    "wide": "a wider model", "narrow": "a narrower model", "devices": "more devices",
+    "chip": "another chip", "precision": "another precision", "stack": "another stack",
+    "experts": "a mixture of experts",
+}  # fmt: skip
+
+
+def outside_words(case: StepCase, row: int, layout: Layout) -> tuple[str, ...]:
+    """Say in what a layout by shape leaves what the layout model was fitted on, if it does."""
+    if case.own is not None or not is_laid_out_by_shape(case, np.array([row])).all():
+        return ()
+    found = outside(case, on_machine(case, row), layout)
+    why = ", ".join(_OUTSIDE[name] for name in found)
+    said = f"outside what we measured on GPUs of its generation, so the interval is wider: {why}"
+    return (said,) if found else ()
 
 
 def assumed_network(bytes_per_s: float, slope: float) -> str:

@@ -49,6 +49,7 @@ from advisor.estimate import (
     notes_of,
     on_demand,
     on_machine,
+    outside_words,
     refusal,
     search,
     steps_within,
@@ -236,6 +237,7 @@ class OnGroup:
         )  # fmt: skip
         notes = [*why_not, *(notes_of([group]) if question.is_by_shape else ())]
         notes += network_words(columns, row)
+        notes += outside_words(self.case, self.row, layout)
         return way_on(
             question.cluster,
             {group.label: nodes},

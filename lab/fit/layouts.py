@@ -40,6 +40,7 @@ from advisor.lab.fit import asked as blackwell_rows
 from advisor.lab.fit import asked as finetune_rows
 from advisor.lab.fit import mixtures
 from advisor.lab.fit.asked import AskedRun, columns_of, joined
+from advisor.lab.fit.box import explained, measured, outside_log_sds, with_outside
 from advisor.lab.fit.layout_rows import LayoutRows, read
 from advisor.lab.fit.stacks import LIMITED, stacks_read
 from advisor.lab.fit.verbs import FittedFolder, rounded
@@ -263,8 +264,18 @@ def train(
             note(f"without {name}")
     model = LayoutModel(version=version, parameters=fit(rows), folds=folds, errors=tuple(errors))
     dense = rows.take(~is_of_experts(rows))
+    if parts is None:
+        model = with_outside(
+            model, outside_log_sds(dense, model, lambda out: _errors_without(dense, out))
+        )
     asked = asked_errors(_thinned(dense, most), model) | mixture_errors(experts, model)
-    return replace(model, asked=asked)
+    return replace(model, asked={how: explained(model, errors) for how, errors in asked.items()})
+
+
+def _errors_without(rows: LayoutRows, out: np.ndarray[Any, np.dtype[np.bool_]]) -> Floats:
+    """Return ln(predicted / measured) of rows by a fit without them."""
+    left_out = rows.take(out)
+    return np.log(predicted_s(left_out, fit(rows.take(~out))) / left_out.measured_s)
 
 
 def _together(tables: list[str], parts: int | None) -> list[list[str]]:
@@ -348,18 +359,19 @@ def fastest_layouts(rows: LayoutRows) -> LayoutRows:
 def _by_generation(rows: LayoutRows, log_error: Floats) -> list[TableErrors]:
     generation = np.asarray(rows.machines.generation)
     return [
-        _errors(str(rows.table[0]), int(g), log_error[generation == g])
+        _errors(rows.take(generation == g), int(g), log_error[generation == g])
         for g in np.unique(generation)
     ]
 
 
-def _errors(table: str, generation: int, log_errors: Floats) -> TableErrors:
+def _errors(rows: LayoutRows, generation: int, log_errors: Floats) -> TableErrors:
     # At most 50 quantiles: what an interval needs of a table with a thousand rows.
     kept = np.quantile(log_errors, (np.arange(n := min(log_errors.size, 50)) + 0.5) / n)
     return TableErrors(
-        table=str(table),
+        table=str(rows.table[0]),
         generation=GENERATIONS[generation],
         log_errors=tuple(round(float(e), 5) for e in kept),
+        **measured(rows),
     )
 
 
@@ -373,6 +385,7 @@ def text(model: LayoutModel) -> str:
         "folds": {t: _rounded(p) for t, p in model.folds.items()},
         "errors": to_record(model.errors),
         "asked": to_record(model.asked),
+        "outside_log_sd": to_record(model.outside_log_sd),
     }
     return json.dumps(record, indent=1) + "\n"
 

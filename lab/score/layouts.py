@@ -21,7 +21,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.estimate.knowledge.layout_model import Asked, LayoutModel, load, operator_table
+from advisor.estimate.knowledge.layout_model import (
+    Asked,
+    LayoutModel,
+    Outside,
+    chip_of,
+    load,
+    operator_table,
+)
 from advisor.estimate.knowledge.own_runs import MeasuredLayout, OwnLayouts, own_layouts
 from advisor.lab.fit.layout_rows import LayoutRows, known_part, read
 from advisor.lab.fit.layouts import is_dense_training
@@ -309,6 +316,7 @@ def _layout_answers(rows: Questions) -> Answers:
     figures |= _calibrated_figures(facts) | _regret_figures(facts, all_told.value)
     for how, one in said.items():
         figures |= _asked_figures(rows, how, one)
+    figures |= _box_figures(facts, told, rows.truth)
     figures |= errors_by_size(facts.rows, plain, rows.truth, facts.is_dense)
     bare = ask_rows(facts.rows, facts.model, how="plain", states_network=False)
     bare_answers = Answers(value=bare.step_s, low=bare.low_s, high=bare.high_s)
@@ -406,6 +414,29 @@ def _asked_figures(rows: Questions, how: str, said: RunAnswers) -> dict[str, flo
             np.count_nonzero(said.status[dense] == why)
         )
     return figures
+
+
+def _box_figures(facts: LayoutFacts, told: Answers, truth: Floats) -> dict[str, float]:
+    """Return errors and coverage inside and outside of what the other tables measured."""
+    rows, figures = facts.rows, dict[str, float]()
+    is_outside = np.array([bool(_outside(rows, i, facts.model)) for i in range(len(rows))])
+    answered = facts.is_dense & np.isfinite(told.value)
+    for name, here in (("inside", ~is_outside), ("outside", is_outside)):
+        if (good := answered & here).any():
+            figures |= _of_asked(f"{TOLD}, {name} the box", told.scores(truth, good))
+            figures[f"{TOLD}, {name} the box: rows"] = float(np.count_nonzero(good))
+    return figures
+
+
+def _outside(rows: LayoutRows, row: int, model: LayoutModel) -> dict[Outside, float]:
+    table, part = str(rows.table[row]), known_part(str(rows.gpu[row]))
+    if part is None:
+        return {}
+    return model.left_out(table, table).outside(
+        part.kernels, chip=chip_of(part.name), precision=int(_at(rows.machines.precision, row)),
+        stack=str(rows.stack[row]), hidden=_at(rows.shapes.hidden, row),
+        devices=int(rows.devices[row]), has_experts=_at(rows.shapes.experts, row) > 1,
+    )  # fmt: skip
 
 
 def errors_by_size(
@@ -527,6 +558,7 @@ LAYOUT_STEPS: Final = Protocol(
         "*, ok: rows": "more",
         "*, does not fit in memory: rows": "fewer",
         "*, excluded by layout: rows": "neutral",
+        "*the box: rows": "neutral",
     },
     rows=read_layouts,
     answer=_layout_answers,

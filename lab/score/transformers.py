@@ -23,7 +23,7 @@ import numpy as np
 
 from advisor.errors import ModelError
 from advisor.estimate.knowledge.layout_model import load
-from advisor.estimate.predictor import Predictor
+from advisor.estimate.predictor import Predictor, commonly_run
 from advisor.estimate.ways.model_parallel import OnMachine, on_machine
 from advisor.jobs.describe import described_job
 from advisor.jobs.runs import LayoutRun
@@ -44,6 +44,7 @@ from advisor.machines.fleet import own_fleet
 from advisor.planners.core.nouns import Layout
 from advisor.planners.core.setup import Precision, TrainingSetup, Transformer
 from advisor.planners.layouts.frameworks import layout_columns
+from advisor.planners.layouts.problem import SearchSpace
 from advisor.planners.step.describe import transformer_work
 
 if TYPE_CHECKING:
@@ -325,7 +326,8 @@ def asked(name: str, known: pd.DataFrame, wanted: pd.DataFrame) -> Floats:
     asking = predictor()
     group = one_group(f"2x{MACHINE}", asking.catalogue)
     fleet, row = own_fleet(group, asking.fleet, per_node=1)
-    job = described_job(work, name=name)
+    # ``advisor plan --pp``: what splits a model in fp16 where nobody names it.
+    job = commonly_run(described_job(work, name=name), SearchSpace(pp=2))
     bare = asking.case(job, fleet=fleet)
     on = on_machine(bare, row)
     runs = tuple(_noted(name, run, on) for run in known.itertuples())

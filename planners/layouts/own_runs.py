@@ -41,9 +41,9 @@ from advisor.planners.layouts.problem import LayoutProblem
 # The grid: standard deviations in log; of the constants as multiples of their spread. Chosen, like
 # the belief in nothing being off, on the layout tables (lab/notes/planners.md: after three rows).
 _DEVICE_SD: Final = (0.0, 0.05, 0.1, 0.2)
-_SPREADS: Final = (0.0, 1.0, 2.0)
+_SPREADS: Final = (0.0, 1.0, 3.0)
 _RUN_SD: Final = (0.02, 0.04, 0.08, 0.16)
-_NOTHING_IS_OFF: Final = 0.6
+_NOTHING_IS_OFF: Final = 0.2
 _FREEDOM: Final = 4.0
 _ROUNDS: Final = 50
 _CLOSE: Final = 1e-6

@@ -18,7 +18,17 @@ from advisor.catalogue import Catalogue, TypeColumns
 from advisor.errors import AdvisorError, CatalogueError, UsageError
 from advisor.estimate.best import best_columns
 from advisor.estimate.case import Anchors, Constants, StepCase, constants, host_core_speed
-from advisor.jobs import Actual, Job, LayoutRun, described_job, job_from_spec, read_runs, runs_of
+from advisor.estimate.knowledge.layout_model import usual_stack
+from advisor.jobs import (
+    Actual,
+    Job,
+    LayoutRun,
+    as_commonly_run,
+    described_job,
+    job_from_spec,
+    read_runs,
+    runs_of,
+)
 from advisor.machines import (
     ClusterGroup,
     accelerator_devices,
@@ -405,7 +415,12 @@ class OwnRuns:
         work = transformer_work(
             run.transformer, micro_batch=1, precision=run.precision, setup=run.setup
         )
-        bare = described_job(work, name=run.name, global_batch=run.layout.global_batch)
+        layout = run.layout
+        is_split = layout.tp * layout.pp * layout.cp * layout.ep > 1
+        stack = None if run.setup.stack else usual_stack(work, is_split=is_split)
+        if stack is not None:  # as a question about the same layout is asked
+            work = as_commonly_run(work, stack)
+        bare = described_job(work, name=run.name, global_batch=layout.global_batch)
         group = one_group(run.machines, self._physics.catalogue)
         from advisor.estimate.knowledge.own_runs import MeasuredLayout
         from advisor.estimate.unlike.places import places_of

@@ -8,6 +8,7 @@ scored with), and the left-out errors of each table (``errors``: what intervals 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -46,6 +47,8 @@ SCHEMA_VERSION: Final = 2
 _LEAST_FREEDOM: Final = 2
 # With fewer left-out tables of a generation than this, those of other generations are taken too.
 _ENOUGH_TABLES: Final = 3
+# Of a table's squared errors no more than the rest is put down to its distance from the others.
+_LEAST_OWN: Final = 0.25
 
 
 # How a user asks: the training stack is named, or it is not.
@@ -63,6 +66,29 @@ class TableErrors:
     table: str
     generation: str  # one of ``planners.core.arrays.GENERATIONS``
     log_errors: tuple[float, ...]
+    # what its runs were: GPUs (``chip_of``), indices into ``PRECISIONS``, stacks, the narrowest
+    # and the widest model, the most devices, and whether some were mixtures of experts
+    chips: tuple[str, ...] = ()
+    precisions: tuple[int, ...] = ()
+    stacks: tuple[str, ...] = ()
+    widths: tuple[float, float] = (0.0, 0.0)
+    devices: int = 0
+    has_experts: bool = False
+    # the deviation of ln(step) that its distance from the other tables explains
+    outside_log_sd: float = 0.0
+
+
+# In what a question leaves the box of what was fitted.
+Outside = Literal["wide", "narrow", "devices", "chip", "precision", "stack", "experts"]
+
+
+def chip_of(name: str) -> str:
+    """Return a GPU's name without its memory.
+
+    >>> chip_of("A100-SXM4-40GB"), chip_of("RTX-4090")
+    ('A100-SXM4', 'RTX-4090')
+    """
+    return re.sub(r"-\d+GB$", "", name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +102,33 @@ class LayoutModel:
     errors: tuple[TableErrors, ...]
     # the same as users ask: with the stack's name, and without
     asked: Mapping[Asked, tuple[TableErrors, ...]] = field(default_factory=dict)
+    # deviation of ln(step) by how a question leaves what was fitted: for every e-fold of the width
+    # and doubling of the devices, and at once for the others (``lab.fit.box``)
+    outside_log_sd: Mapping[Outside, float] = field(default_factory=dict)
+
+    def outside(
+        self, generation: int, *, chip: str, precision: int, stack: str | None, hidden: float,
+        devices: int, has_experts: bool = False,
+    ) -> dict[Outside, float]:  # fmt: skip
+        """Return in what a question leaves the box, and the deviation that each adds.
+
+        The box is what was measured on the generation. ``stack``: None where nobody named it.
+        """
+        known = [e for e in self.errors if e.generation == GENERATIONS[generation] and e.devices]
+        if not known:
+            return {}
+        least, most = min(e.widths[0] for e in known), max(e.widths[1] for e in known)
+        distance: dict[Outside, float] = {
+            "wide": math.log(hidden / most),
+            "narrow": math.log(least / hidden),
+            "devices": math.log2(devices / max(e.devices for e in known)),
+            "chip": not any(chip in e.chips for e in known),
+            "precision": not any(precision in e.precisions for e in known),
+            "stack": stack is not None and not any(stack in e.stacks for e in known),
+            "experts": has_experts and not any(e.has_experts for e in known),
+        }
+        by = ((name, d, self.outside_log_sd.get(name, 0.0)) for name, d in distance.items())
+        return {name: d * each for name, d, each in by if d > 0 and each > 0}
 
     def left_out(self, fold: str, table: str) -> LayoutModel:
         """Return the model that never saw a table: constants of a fold, errors of the others."""
@@ -145,10 +198,13 @@ class LayoutModel:
 
 
 def _mean_squares(errors: Iterable[TableErrors]) -> list[float]:
-    """Return the mean squared log error of each table."""
+    """Return the mean squared log error of each table, without what its distance explains."""
     squares: dict[str, list[float]] = {}
     for e in errors:
-        squares.setdefault(e.table, []).extend(np.square(e.log_errors).tolist())
+        square = np.square(e.log_errors)
+        # What its distance explains is added where a question is as far away, and not here.
+        near = max(1.0 - e.outside_log_sd**2 / max(float(np.mean(square)), 1e-12), _LEAST_OWN)
+        squares.setdefault(e.table, []).extend((near * square).tolist())
     return [float(np.mean(square)) for square in squares.values()]
 
 

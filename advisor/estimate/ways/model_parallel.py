@@ -23,6 +23,8 @@ from advisor.estimate.case import StepCase, machine_key
 from advisor.estimate.knowledge.layout_model import (
     PRECISION_CODES,
     Asked,
+    Outside,
+    chip_of,
     operator_table,
     passed_share,
     shapes_law,
@@ -437,7 +439,10 @@ def layout_log_sd(
     of_links = float(shares["network"][0] * case.constants.scaling.log_sd_communication)
     if on.is_rdma and on.problem.block_table is None:
         of_links = 0.0
-    published = math.hypot(of_layout, of_links, of_weights, _release_log_sd(case, on, layout))
+    published = math.hypot(
+        of_layout, of_links, of_weights, _release_log_sd(case, on, layout),
+        *outside(case, on, layout).values(),
+    )  # fmt: skip
     if case.own is None:
         return published
     return case.own.log_sd(on.problem, layout_columns(layout), device, published)
@@ -477,6 +482,18 @@ def _releases(case: StepCase) -> list[Software]:
         for name, _, _ in RELEASES[stack]
     }
     return sorted(released - {software_of(work)}, key=repr)
+
+
+def outside(case: StepCase, on: OnMachine, layout: Layout) -> dict[Outside, float]:
+    """Return in what a layout leaves what the law of the shapes was fitted on, as deviations."""
+    part, model = on.law.part, case.work.transformer
+    if part is None or model is None:
+        return {}
+    return case.constants.layout.outside(
+        part.kernels, chip=chip_of(part.name), precision=on.law.precision,
+        stack=case.work.setup.named_stack, hidden=model.hidden, devices=layout.devices,
+        has_experts=model.experts > 1,
+    )  # fmt: skip
 
 
 def network_slope(problem: LayoutProblem, layout: Layout) -> float:
