@@ -58,6 +58,11 @@ def best_columns(
     for way in BESIDE_WAYS:
         if way.applies(case):
             columns = way.columns(case, columns)
+    return _believed(case, columns)
+
+
+def _believed(case: StepCase, columns: TimeColumns) -> TimeColumns:
+    """Return the columns with what is assumed of networks, and known of runs like theirs."""
     columns = believing(case, _with_assumed_networks(case, columns))
     return replace(columns, log_usual=_log_usual(case, columns))
 
@@ -158,7 +163,7 @@ def first_look(case: StepCase, type_index: Integers, count: Integers) -> TimeCol
     Rows that are laid out by shape have no estimate yet: ``nan`` with status ok.
     """
     columns = _laid_out(case, type_index, count)
-    return believing(case, _with_assumed_networks(case, columns))
+    return _believed(case, columns)
 
 
 def improvable(case: StepCase, columns: TimeColumns) -> NDArray[np.bool_]:
