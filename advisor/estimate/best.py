@@ -33,7 +33,7 @@ from advisor.estimate.ways.recorded_units import GAIN, could_gain, improved, uni
 from advisor.machines import assumed_network_log_sd, host_needed_bytes
 from advisor.planners.core import GIB, PlanningError, put
 from advisor.planners.layouts import INDISTINGUISHABLE, check, nothing_fits
-from advisor.planners.step import model_flop_per_token, step_time
+from advisor.planners.step import Devices, half_peaks, model_flop_per_token, step_time
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -58,6 +58,11 @@ def best_columns(
     for way in BESIDE_WAYS:
         if way.applies(case):
             columns = way.columns(case, columns)
+    return _believed(case, columns)
+
+
+def _believed(case: StepCase, columns: TimeColumns) -> TimeColumns:
+    """Return the columns with what is assumed of networks, and known of runs like theirs."""
     columns = believing(case, _with_assumed_networks(case, columns))
     return replace(columns, log_usual=_log_usual(case, columns))
 
@@ -69,13 +74,18 @@ def _log_usual(case: StepCase, columns: TimeColumns) -> Floats:
         return np.full(columns.step_s.shape, np.nan)
     tokens = case.job.global_batch * work.transformer.sequence
     flop = model_flop_per_token(work.transformer, work.setup) * tokens
-    peak = np.array([one.bf16_flop_per_s or one.fp16_flop_per_s or np.nan if one.kind == "gpu"
-                     else np.nan for one in case.fleet.devices])  # fmt: skip
-    of_chip = np.array([usual.get(one.architecture, usual[""]) for one in case.fleet.devices])
     device = case.fleet.device[columns.type_index]
+    rate = case.once(("usual rate",), lambda: _usual_flop_per_s(case.fleet.devices, usual))
     with np.errstate(invalid="ignore"):
-        ideal_s = flop / (columns.workers * peak[device])
-        return np.asarray(np.log(ideal_s / columns.step_s) + of_chip[device])
+        return np.asarray(np.log(flop / (columns.workers * rate[device] * columns.step_s)))
+
+
+def _usual_flop_per_s(devices: Devices, usual: Mapping[str, float]) -> Floats:
+    """Return what published runs keep up on GPUs; nan on all else [flop/s]."""
+    peak = half_peaks(devices)
+    is_known = (devices.word("kind") == "gpu") & np.isfinite(peak)
+    share = np.exp(-devices.by_word("architecture", usual, usual[""]))
+    return np.where(is_known, peak * share, np.nan)
 
 
 def believing(case: StepCase, columns: TimeColumns) -> TimeColumns:
@@ -158,7 +168,7 @@ def first_look(case: StepCase, type_index: Integers, count: Integers) -> TimeCol
     Rows that are laid out by shape have no estimate yet: ``nan`` with status ok.
     """
     columns = _laid_out(case, type_index, count)
-    return believing(case, _with_assumed_networks(case, columns))
+    return _believed(case, columns)
 
 
 def improvable(case: StepCase, columns: TimeColumns) -> NDArray[np.bool_]:

@@ -37,6 +37,7 @@ from .device_rates import Efficiency as Efficiency
 from .device_rates import are_measured as are_measured
 from .device_rates import convolution_kind as convolution_kind
 from .device_rates import fused_calls as fused_calls
+from .device_rates import half_peaks as half_peaks
 from .device_rates import is_of_wide_groups as is_of_wide_groups
 from .device_rates import kernels_in_call as kernels_in_call
 from .device_rates import kernels_of_layers as kernels_of_layers

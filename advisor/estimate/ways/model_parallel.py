@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, Final
 
@@ -462,26 +462,34 @@ def _release_log_sd(case: StepCase, on: OnMachine, layout: Layout) -> float:
     setup, problem = case.work.setup, on.problem
     if setup.named_stack is None or setup.release or problem.block_table is not None:
         return 0.0
-    columns, others = layout_columns(layout), case.once(("releases",), lambda: _releases(case))
-    step_s = [
-        float(replace(problem, software=one).times(columns).step_s)
-        for one in (problem.software, *others)
-    ]
-    known = max(abs(math.log(one / step_s[0])) for one in step_s) / REACH_90
-    is_mixture = problem.transformer.experts > 1 and setup.named_stack in RELEASES
-    return math.hypot(known, _MIXTURE_LOG_SD if is_mixture else 0.0)
+    released = case.once(("releases",), lambda: _releases(case))
+    if released is None:
+        return 0.0
+
+    def farthest() -> float:
+        of_all = replace(problem, software=released).times(layout_columns(layout)).step_s
+        return float(np.max(np.abs(np.log(of_all / of_all[0]))))
+
+    # What software takes hardly depends on the network: once for all machines of a device.
+    machines = problem.machines
+    key = ("release", machines.flop_per_s, machines.memory_bytes_per_s, layout)
+    is_mixture = problem.transformer.experts > 1
+    return math.hypot(case.once(key, farthest) / REACH_90, _MIXTURE_LOG_SD if is_mixture else 0.0)
 
 
-def _releases(case: StepCase) -> list[Software]:
-    """Return what the releases of a named stack do otherwise than it does today."""
+def _releases(case: StepCase) -> Software | None:
+    """Return what a named stack does, today and in its releases, as columns; None of others."""
     work, setup = case.work, case.work.setup
     said = {name: getattr(setup, name) for name in setup.said}
-    released = {
+    found = [software_of(work)] + [
         software_of(replace(work, setup=restacked(setup, {**said, "stack": f"{stack}@{name}"})))
         for stack in RELEASES.keys() & {setup.named_stack}
         for name, _, _ in RELEASES[stack]
-    }
-    return sorted(released - {software_of(work)}, key=repr)
+    ]
+    kinds = list(dict.fromkeys(found))
+    names = (one.name for one in fields(Software))
+    columns = {name: np.array([getattr(kind, name) for kind in kinds]) for name in names}
+    return Software(**columns) if len(found) > 1 else None
 
 
 def outside(case: StepCase, on: OnMachine, layout: Layout) -> dict[Outside, float]:
