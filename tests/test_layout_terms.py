@@ -469,7 +469,7 @@ def inside_layer(r: Any) -> float:
 def between_experts(r: Any, stream: float) -> float:
     """One exchange: copies of a token to ranks of its node, and to other nodes, side by side."""
     group, joined, k = r.ep * r.etp, r.devices_per_node * r.domain_machines, r.experts_per_token
-    nodes = max(group / joined, 1)
+    nodes = min(max(group / joined, 1), r.ep)
     of_node = max(r.ep / nodes, 1)
     if r.sends_once:
         # Whom none of k experts, drawn anywhere, belongs to gets nothing.

@@ -306,7 +306,7 @@ def mixture_errors(
         for name in dict.fromkeys(rows.model):
             here = np.flatnonzero(rows.model == name)
             known = model.left_out(mixtures.fold(str(name)), "")
-            said = ask_mixtures(predictor_by(known), [runs[i] for i in here], how=how)
+            said = ask_mixtures(predictor_by(known), [runs[i] for i in here.tolist()], how=how)
             log_error = np.abs(np.log(said.step_s / rows.measured_s[here]))
             one = rows.take(here[said.is_answered])
             found_here = _by_generation(one, log_error[said.is_answered])

@@ -184,7 +184,7 @@ def _of_experts(case: LayoutCase) -> Floats:
     width = np.asarray(shapes.ffn, float) / etp
     grouped = (1 + parameters.expert_width / width) * (1 + low / width)
     is_mixture = np.asarray(shapes.experts) > 1
-    return few * np.where(is_mixture, grouped / parameters.grouped_efficiency, 1.0)
+    return np.asarray(few * np.where(is_mixture, grouped / parameters.grouped_efficiency, 1.0))
 
 
 def _quantised(case: LayoutCase) -> Floats:

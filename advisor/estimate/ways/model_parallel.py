@@ -184,7 +184,7 @@ def check_stack(space: SearchSpace, setup: TrainingSetup) -> None:
         )
     if asked in BACKWARDS and setup.kernels == "compiled":
         raise UsageError(
-            f"--schedule {asked} computes gradients of weights apart, which compiled models cannot",
+            f"--schedule {asked} computes gradients of weights apart: compiled models cannot",
             hint="add --kernels eager",
         )
     if setup.named_stack is None:
