@@ -100,7 +100,7 @@ class LayoutModel:
         """
         from advisor.planners.layouts import logarithms
 
-        tables = {e.table for e in (*self.errors, *self.asked.get("plain, mixture", ()))}
+        tables = {e.table for e in self.errors}
         fits = np.array([logarithms(p) for name, p in self.folds.items() if name in tables])
         n = len(fits)
         return np.asarray(np.sqrt((n - 1) / n * np.sum((fits - fits.mean(axis=0)) ** 2, axis=0)))
