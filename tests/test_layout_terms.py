@@ -256,7 +256,8 @@ def started(r: Any) -> float:
     each = P.launch_eager_s if r.is_trainer else P.launch_light_s
     if r.is_launch_heavy:
         each = P.launch_heavy_s + P.launch_tp_s * (r.tp - 1) / (8 - 1)
-    each += P.launch_expert_s if r.experts > 1 else 0
+    if r.experts > 1:
+        each += P.launch_expert_s / (1 if r.ep * r.etp > r.tp else 2)
     return float((4 if r.recompute == 2 else 3) * each)
 
 

@@ -173,7 +173,8 @@ EXPERTS: Final = (
 def fit(rows: LayoutRows, prior: LayoutParameters | None = None) -> LayoutParameters:
     """Fit the constants but those of experts; always starts from the prior, not another fit."""
     names = [name for name in NAMES if name not in EXPERTS]
-    return _fitted(rows, prior or LayoutParameters(), names)
+    is_dense = np.broadcast_to(np.asarray(rows.shapes.experts) == 1, (len(rows),))
+    return _fitted(rows.take(is_dense), prior or LayoutParameters(), names)
 
 
 def fit_experts(rows: LayoutRows, known: LayoutParameters) -> LayoutParameters:
@@ -305,7 +306,9 @@ def mixture_errors(
         here = np.flatnonzero(rows.model == name)
         for how, errors in found.items():
             said = ask_mixtures(
-                predictor_by(known), [runs[i] for i in here.tolist()], is_told=how != "plain, mixture"
+                predictor_by(known),
+                [runs[i] for i in here.tolist()],
+                is_told=how != "plain, mixture",
             )
             log_error = np.abs(np.log(said.step_s / rows.measured_s[here]))[said.is_answered]
             # Of all generations: they share what they are told by (``log_half_width``).

@@ -25,14 +25,7 @@ from advisor.lab.data import BLACKWELL, MIXTURES
 from advisor.lab.fit.asked import AskedRun
 from advisor.planners.core.errors import bytes_per_s
 from advisor.planners.core.nouns import Layout
-from advisor.planners.core.setup import (
-    DEFAULT_SETUP,
-    Latent,
-    Precision,
-    Stack,
-    TrainingSetup,
-    Transformer,
-)
+from advisor.planners.core.setup import DEFAULT_SETUP, Latent, TrainingSetup, Transformer
 from advisor.planners.step.describe_configs import read_config
 
 TABLES: Final = "mixtures "  # how their tables' names begin
@@ -62,7 +55,8 @@ def read_mixtures(data: Path) -> tuple[list[AskedRun], int]:
         return [_run(row) for row in kept], len(rows) - len(kept)
     except (ValueError, KeyError, TypeError) as error:
         raise ModelError(
-            f"cannot read {MIXTURES.title}: {error}", hint="name a folder laid out like shared/data"
+            f"cannot read {MIXTURES.title}: {error}",
+            hint="name a folder laid out like shared/data",
         ) from error
 
 

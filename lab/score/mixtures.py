@@ -38,7 +38,9 @@ def read(data: Path) -> Questions:
     runs = kept + read_deepseek(data)
     rows = columns_of(runs)
     return Questions(
-        questions=[f"seconds of a step of {r.row_id} on {r.layout.devices} x {r.gpu}" for r in runs],
+        questions=[
+            f"seconds of a step of {r.row_id} on {r.layout.devices} x {r.gpu}" for r in runs
+        ],
         truth=rows.measured_s,
         unseen=[fold(r.model) for r in runs],
         groups=by((r.model for r in runs), prefix="model ", is_sorted=False)
@@ -147,8 +149,8 @@ MIXTURE_STEPS: Final = Protocol(
     baselines={"rate of the chip": rate_of_the_chip, "our dense law": dense_law},
     by_group=True,
     notes=(
-        "asked by model, batch, precision, machines, degrees and micro-batch. Networks are 400 Gb/s "
-        "a GPU, which no source states; Megatron-Bridge forces tokens even over experts, as its "
-        "recipes do",
+        "asked by model, batch, precision, machines, degrees and micro-batch. Networks are 400 "
+        "Gb/s a GPU, which no source states; Megatron-Bridge forces tokens even over experts, as "
+        "its recipes do",
     ),
 )

@@ -420,17 +420,15 @@ DEEPSPEED: Final[tuple[FrameworkRule, ...]] = (
 _TITAN: Final = "torchtitan/config/configs.py: "
 TORCHTITAN: Final[tuple[FrameworkRule, ...]] = (
     FrameworkRule(
-        "zero bubble and DualPipe compute gradients of weights apart, which compiled models cannot "
-        "(--kernels eager)",
+        "zero bubble and DualPipe compute gradients of weights apart, which compiled models "
+        "cannot (--kernels eager)",
         "torch.distributed.pipelining.schedules: _check_torch_compile_compatibility",
         lambda c: (c.backward == 0) | (c.setup.kernels != "compiled"),
     ),
     FrameworkRule(
         "DualPipe needs two micro-batches a stage",
         "torch.distributed.pipelining.schedules: ScheduleDualPipeV.__init__",
-        lambda c: (
-            (c.backward != BACKWARDS.index("dualpipe")) | (c.accumulation_steps >= 2 * c.pp)
-        ),
+        lambda c: (c.backward != BACKWARDS.index("dualpipe")) | (c.accumulation_steps >= 2 * c.pp),
     ),
     FrameworkRule(
         "parameters, gradients and state are sharded together (ZeRO-3), or not at all",
@@ -481,9 +479,7 @@ TORCHTITAN: Final[tuple[FrameworkRule, ...]] = (
         lambda c: (
             (c.ep == 1)
             | (c.expert_ranks == c.tp) & (c.ep % c.cp == 0) & (c.ranks % c.ep == 0)
-            | (c.expert_ranks == 1)
-            & (c.ep % (c.cp * c.tp) == 0)
-            & (c.ranks * c.tp % c.ep == 0)
+            | (c.expert_ranks == 1) & (c.ep % (c.cp * c.tp) == 0) & (c.ranks * c.tp % c.ep == 0)
         ),
     ),
     FrameworkRule(

@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from advisor.planners.core import (
+    BACKWARDS,
     OFFLOADS,
     RECOMPUTES,
-    BACKWARDS,
     Floats,
     Layout,
     LayoutCase,

@@ -92,7 +92,9 @@ def expert_parallel_s(case: LayoutCase) -> Floats:
     shapes, layouts = case.shapes, case.layouts
     parameters, software = case.parameters, case.software
     inside, across = expert_copies(case)
-    volume = 2 * case.tokens * shapes.hidden / layouts.tp * activation_width(case.machines.precision)
+    volume = (
+        2 * case.tokens * shapes.hidden / layouts.tp * activation_width(case.machines.precision)
+    )
     joined = np.minimum(expert_group(layouts), domain_devices(case.machines))
     network = domain_network_bytes_per_s(case.machines) / joined
     passed = passed_layers_share(shapes, layouts)

@@ -274,7 +274,9 @@ def _gathered_parameters(
 ) -> Floats:
     """Return the parameters that ZeRO-3 has gathered at once on one device."""
     attention, _ = layer_parameters(shapes)
-    one_layer = attention / np.asarray(layouts.tp, float) + layer_expert_parameters(shapes, layouts)
+    one_layer = attention / np.asarray(layouts.tp, float) + layer_expert_parameters(
+        shapes, layouts
+    )
     layer = np.minimum(constants.gathered_layers * one_layer, held)
     is_whole = (np.asarray(layouts.pp) > 1) | (np.asarray(software.gathers_whole) > 0)
     return np.where(is_whole, held, layer)

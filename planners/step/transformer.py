@@ -267,9 +267,7 @@ def elementwise_s(case: LayoutCase) -> Floats:
     )
     ranks = np.where(np.asarray(layouts.is_sequence_parallel), layouts.tp, 1)
     wide = pick(by_fusion, software.fusion) * shapes.hidden / ranks
-    inner = met_columns(
-        shapes, per_token=shapes.experts_per_token, busiest=case.busiest
-    )
+    inner = met_columns(shapes, per_token=shapes.experts_per_token, busiest=case.busiest)
     inner = parameters.activation_bytes * inner * (np.asarray(shapes.matrices) - 1) / layouts.tp
     moved = wide + inner + permuted_bytes(case) / ranks
     memory = case.stream_bytes_per_s
@@ -408,8 +406,10 @@ def _launch_s(case: LayoutCase) -> Floats:
     light = np.where(is_trainer, parameters.launch_eager_s, parameters.launch_light_s)
     per_pass = np.where(np.asarray(software.is_launch_heavy), heavy, light)
     is_mixture = np.asarray(case.shapes.experts) > 1
-    routed = np.where(is_mixture, parameters.launch_expert_s * case.shapes.routed_share, 0.0)
-    return np.asarray(passes * (per_pass + routed))
+    # Half of it is the exchange between ranks: counts, splits, and sorting again (a guess).
+    half = np.where(expert_group(layouts) > layouts.tp, 1.0, 0.5)
+    routed = parameters.launch_expert_s * case.shapes.routed_share * half
+    return np.asarray(passes * (per_pass + np.where(is_mixture, routed, 0.0)))
 
 
 def _head_s(case: LayoutCase) -> Floats:
