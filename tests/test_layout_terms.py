@@ -260,7 +260,8 @@ def started(r: Any) -> float:
     each = P.launch_eager_s if r.is_trainer else P.launch_light_s
     if r.is_launch_heavy:
         each = P.launch_heavy_s + P.launch_tp_s * (r.tp - 1) / (8 - 1)
-    each += P.launch_expert_s if r.experts > 1 else 0
+    if r.experts > 1:
+        each += P.launch_expert_s / (1 if r.ep * r.etp > r.tp else 2)
     return float((4 if r.recompute == 2 else 3) * each)
 
 
@@ -486,7 +487,7 @@ def inside_layer(r: Any) -> float:
 def between_experts(r: Any, stream: float) -> float:
     """One exchange: copies of a token to ranks of its node, and to other nodes, side by side."""
     group, joined, k = r.ep * r.etp, r.devices_per_node * r.domain_machines, r.experts_per_token
-    nodes = max(group / joined, 1)
+    nodes = min(max(group / joined, 1), r.ep)
     of_node = max(r.ep / nodes, 1)
     if r.sends_once:
         # Whom none of k experts, drawn anywhere, belongs to gets nothing.

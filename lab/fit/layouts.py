@@ -75,23 +75,14 @@ def read_experts(folder: Path) -> list[AskedRun]:
 def parts_left_out(rows: LayoutRows) -> dict[str, np.ndarray[Any, np.dtype[np.bool_]]]:
     """Return which rows each fold of a model or an accelerator of the fine-tuning runs is without.
 
-    A model is left out with its name; an accelerator with all fine-tuning runs on it. So are
-    models among the mixtures of experts.
+    A model is left out with its name; an accelerator with all fine-tuning runs on it.
     """
     tuned = rows.table == finetune_rows.FINETUNE_ROWS_TABLE
     found = {}
     for kind, column in (("model", rows.model), ("gpu", rows.gpu)):
         for name in sorted(set(column[tuned])):
             found[finetune_rows.fold(kind, name)] = np.asarray(tuned & (column == name))
-    experts = is_of_experts(rows)
-    for name in sorted(set(rows.model[experts])):
-        found[mixtures.fold(name)] = np.asarray(experts & (rows.model == name))
     return found
-
-
-def is_of_experts(rows: LayoutRows) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Return which rows are of the tables of mixtures of experts, not fine-tuned."""
-    return np.char.startswith(rows.table, mixtures.TABLES)
 
 
 # Read for scoring, never for fitting: clusters whose network, precision or power is not what the
@@ -192,11 +183,16 @@ EXPERTS: Final = (
 
 
 def fit(rows: LayoutRows, prior: LayoutParameters | None = None) -> LayoutParameters:
-    """Fit the constants; always starts from the prior, never from another fit."""
-    is_mixture = is_of_experts(rows)
-    others = tuple(name for name in NAMES if name not in EXPERTS)
-    found = _fitted(rows.take(~is_mixture), prior or LayoutParameters(), others)
-    return _fitted(rows.take(is_mixture), found, EXPERTS) if is_mixture.any() else found
+    """Fit the constants but those of experts; always starts from the prior, not another fit."""
+    names = [name for name in NAMES if name not in EXPERTS]
+    is_dense = np.broadcast_to(np.asarray(rows.shapes.experts) == 1, (len(rows),))
+    return _fitted(rows.take(is_dense), prior or LayoutParameters(), names)
+
+
+def fit_experts(rows: LayoutRows, known: LayoutParameters) -> LayoutParameters:
+    """Fit the constants of experts on mixtures, the others as they are known."""
+    prior = LayoutParameters()
+    return _fitted(rows, replace(known, **{n: getattr(prior, n) for n in EXPERTS}), EXPERTS)
 
 
 def _fitted(rows: LayoutRows, prior: LayoutParameters, names: Sequence[str]) -> LayoutParameters:
@@ -238,14 +234,14 @@ def train(
 ) -> LayoutModel:  # fmt: skip
     """Fit on all tables and without each; keep each left-out table's errors.
 
-    Mixtures of experts (``experts``) are fitted too, and asked with each model left out: how they
-    err says nothing of dense models.
+    ``experts``: mixtures of experts; their own constants are fitted on them, whichever table is
+    left out, and they are asked with each model left out: how they err says nothing of dense ones.
 
     Where nobody will ask for a fold again, ``parts`` leaves tables out together, in so many parts,
     and ``most`` rows of a table are asked, evenly from first to last; the folds of parts of the
     fine-tuning runs are not fitted then.
     """
-    rows = usable(joined(rows, columns_of(experts)) if experts else rows)
+    rows = usable(rows)
     tables = list(dict.fromkeys(rows.table))
     folds: dict[str, LayoutParameters] = {}
     errors: list[TableErrors] = []
@@ -256,19 +252,22 @@ def train(
             log_error = np.abs(np.log(predicted_s(left_out, folds[table]) / left_out.measured_s))
             if note:
                 note(f"without {table}: median error {100 * float(np.median(log_error)):.1f} %")
-            if not table.startswith(mixtures.TABLES):
-                errors += _by_generation(left_out, log_error)
+            errors += _by_generation(left_out, log_error)
     for name, here in parts_left_out(rows).items() if parts is None else ():
         folds[name] = fit(rows.take(~here))
         if note:
             note(f"without {name}")
-    model = LayoutModel(version=version, parameters=fit(rows), folds=folds, errors=tuple(errors))
-    dense = rows.take(~is_of_experts(rows))
+    parameters = fit(rows)
+    if experts:
+        parameters = fit_experts(columns_of(experts), parameters)
+        own = {name: getattr(parameters, name) for name in EXPERTS}
+        folds = {name: replace(one, **own) for name, one in folds.items()}
+    model = LayoutModel(version=version, parameters=parameters, folds=folds, errors=tuple(errors))
     if parts is None:
         model = with_outside(
-            model, outside_log_sds(dense, model, lambda out: _errors_without(dense, out))
+            model, outside_log_sds(rows, model, lambda out: _errors_without(rows, out))
         )
-    asked = asked_errors(_thinned(dense, most), model) | mixture_errors(experts, model)
+    asked = asked_errors(_thinned(rows, most), model) | mixture_errors(experts, model)
     return replace(model, asked={how: explained(model, errors) for how, errors in asked.items()})
 
 
@@ -319,22 +318,32 @@ def mixture_errors(
     runs: Sequence[AskedRun], model: LayoutModel
 ) -> dict[Asked, tuple[TableErrors, ...]]:
     """Return the errors of mixtures of experts asked as users ask, each model left out."""
-    found: dict[Asked, tuple[TableErrors, ...]] = {}
     if not runs:
-        return found
+        return {}
     rows = columns_of(runs)
-    for how in (TOLD, "plain"):
-        errors: list[TableErrors] = []
-        for name in dict.fromkeys(rows.model):
-            here = np.flatnonzero(rows.model == name)
-            known = model.left_out(mixtures.fold(str(name)), "")
-            said = ask_mixtures(predictor_by(known), [runs[i] for i in here], how=how)
-            log_error = np.abs(np.log(said.step_s / rows.measured_s[here]))
-            one = rows.take(here[said.is_answered])
-            found_here = _by_generation(one, log_error[said.is_answered])
-            errors += [replace(e, table=mixtures.fold(str(name))) for e in found_here]
-        found[f"{how}{MIXTURE}"] = tuple(errors)  # type: ignore[index]
-    return found
+    names = list(dict.fromkeys(rows.model))
+    found: dict[Asked, list[TableErrors]] = {"told the stack, mixture": [], "plain, mixture": []}
+    for name in names:
+        known = without_model(str(name), rows, model)
+        here = np.flatnonzero(rows.model == name)
+        for how, errors in found.items():
+            said = ask_mixtures(
+                predictor_by(known),
+                [runs[i] for i in here.tolist()],
+                is_told=how != "plain, mixture",
+            )
+            log_error = np.abs(np.log(said.step_s / rows.measured_s[here]))[said.is_answered]
+            # Of all generations: they share what they are told by (``log_half_width``).
+            generation = int(np.asarray(rows.machines.generation)[here[0]])
+            errors.append(_errors(mixtures.fold(str(name)), generation, log_error))
+    return {how: tuple(errors) for how, errors in found.items()}
+
+
+def without_model(name: str, rows: LayoutRows, model: LayoutModel) -> LayoutModel:
+    """Return what never saw a mixture of experts: its rows, and how they err."""
+    known = model.left_out("", mixtures.fold(name))
+    kept = rows.take(rows.model != name)
+    return replace(known, parameters=fit_experts(kept, known.parameters))
 
 
 def fastest_layouts(rows: LayoutRows) -> LayoutRows:

@@ -120,7 +120,7 @@ def read_deepseek(data: Path) -> list[AskedRun]:
 
 
 def _deepseek_run(row: Mapping[Any, Any]) -> AskedRun:
-    def whole(*names: str) -> dict[str, int]:
+    def whole(*names: str) -> dict[str, Any]:
         return {name: int(row[name]) for name in names}
 
     sizes = ("layers", "hidden", "heads", "sequence", "vocabulary", "experts", "experts_per_token",

@@ -272,13 +272,13 @@ def ask_plainly(asking: Predictor, runs: Sequence[AskedRun]) -> RunAnswers:
     return answers(asking, [_plain(run) for run in runs])
 
 
-def ask_mixtures(asking: Predictor, runs: Sequence[AskedRun], *, how: Asked) -> RunAnswers:
+def ask_mixtures(asking: Predictor, runs: Sequence[AskedRun], *, is_told: bool) -> RunAnswers:
     """Return a predictor's answers to mixtures of experts: degrees and micro-batch are typed.
 
     Told the stack: its name too, and the chunks of a stage. ZeRO, recomputation and what routers
     do are the product's.
     """
-    return answers(asking, [_of_experts(run, is_told=how == TOLD) for run in runs])
+    return answers(asking, [_of_experts(run, is_told=is_told) for run in runs])
 
 
 def _of_experts(run: AskedRun, *, is_told: bool) -> Typed:

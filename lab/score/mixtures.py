@@ -15,13 +15,13 @@ from typing import Final
 
 import numpy as np
 
-from advisor.estimate.knowledge.layout_model import Asked, load
+from advisor.estimate.knowledge.layout_model import load
 from advisor.lab.fit.asked import AskedRun, columns_of
 from advisor.lab.fit.layout_rows import LayoutRows
-from advisor.lab.fit.layouts import predicted_s
+from advisor.lab.fit.layouts import fit_experts, predicted_s, without_model
 from advisor.lab.fit.mixtures import fold, read_deepseek, read_mixtures
 from advisor.lab.score import baselines
-from advisor.lab.score.asked import TOLD, ask_mixtures, predictor_by
+from advisor.lab.score.asked import ask_mixtures, predictor_by
 from advisor.lab.score.harness import Answers, Bools, Floats, Protocol, Questions, by
 from advisor.planners.step.transformer import model_flop_per_token
 
@@ -52,22 +52,35 @@ def read(data: Path) -> Questions:
     )
 
 
-def _without(runs: Sequence[AskedRun], names: Sequence[str], how: Asked) -> Answers:
-    """Ask every run with constants and errors that never saw what is named."""
-    model, found = load(), np.full((3, len(runs)), np.nan)
-    for name in dict.fromkeys(names):
-        here = [i for i, one in enumerate(names) if one == name]
-        known = model.left_out(name, name)
-        said = ask_mixtures(predictor_by(known), [runs[i] for i in here], how=how)
+def _without(facts: _Runs, of: Sequence[str], *, is_told: bool, is_model: bool) -> Answers:
+    """Ask every run with constants of experts that never saw its model, or its release.
+
+    Intervals are the other models' in both.
+    """
+    shipped, found = load(), np.full((3, len(facts.runs)), np.nan)
+    for name in dict.fromkeys(of):
+        out = np.array([one == name for one in of])
+        known = shipped
+        if is_model:
+            known = without_model(name, facts.rows, shipped)
+        else:
+            kept = fit_experts(facts.rows.take(~out), shipped.parameters)
+            known = replace(shipped, parameters=kept)
+        here = np.flatnonzero(out)
+        said = ask_mixtures(
+            predictor_by(known), [facts.runs[i] for i in here.tolist()], is_told=is_told
+        )
         found[:, here] = said.step_s, said.low_s, said.high_s
     return Answers(value=found[0], low=found[1], high=found[2])
 
 
 def _answers(rows: Questions) -> Answers:
-    runs = rows.facts.runs
-    models = [fold(run.model) for run in runs]
-    plain, told = (_without(runs, models, how) for how in ("plain", TOLD))
-    released = _without(runs, [run.table for run in runs], TOLD)
+    facts: _Runs = rows.facts
+    models, releases = ([getattr(r, name) for r in facts.runs] for name in ("model", "table"))
+    plain, told = (
+        _without(facts, models, is_told=is_told, is_model=True) for is_told in (False, True)
+    )
+    released = _without(facts, releases, is_told=True, is_model=False)
     figures = {"refused as not fitting although they ran": float(np.isnan(plain.value).sum())}
     for name, one in (("told the stack", told), ("release left out, told the stack", released)):
         figures |= _figures(name, one, rows)
@@ -136,8 +149,8 @@ MIXTURE_STEPS: Final = Protocol(
     baselines={"rate of the chip": rate_of_the_chip, "our dense law": dense_law},
     by_group=True,
     notes=(
-        "asked by model, batch, precision, machines, degrees and micro-batch. Networks are 400 Gb/s "
-        "a GPU, which no source states; Megatron-Bridge forces tokens even over experts, as its "
-        "recipes do",
+        "asked by model, batch, precision, machines, degrees and micro-batch. Networks are 400 "
+        "Gb/s a GPU, which no source states; Megatron-Bridge forces tokens even over experts, as "
+        "its recipes do",
     ),
 )

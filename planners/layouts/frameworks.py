@@ -463,8 +463,8 @@ DEEPSPEED: Final[tuple[FrameworkRule, ...]] = (
 _TITAN: Final = "torchtitan/config/configs.py: "
 TORCHTITAN: Final[tuple[FrameworkRule, ...]] = (
     FrameworkRule(
-        "zero bubble and DualPipe compute gradients of weights apart, which compiled models cannot "
-        "(--kernels eager)",
+        "zero bubble and DualPipe compute gradients of weights apart, which compiled models "
+        "cannot (--kernels eager)",
         "torch.distributed.pipelining.schedules: _check_torch_compile_compatibility",
         lambda c: (c.backward == 0) | (c.setup.kernels != "compiled"),
     ),

@@ -343,7 +343,7 @@ def layout_at(layouts: Layouts, index: tuple[int, ...], shape: tuple[int, ...]) 
 
     schedule: Schedule = "1f1b"
     if at("backward"):
-        schedule = BACKWARDS[at("backward")]
+        schedule = "zb" if at("backward") == BACKWARDS.index("zb") else "dualpipe"
     elif at("virtual_stages") > 1:
         schedule = "interleaved"
     elif at("holds_all") and at("pp") > 1:

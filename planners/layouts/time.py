@@ -281,7 +281,9 @@ def _updated_parameters(case: LayoutCase) -> Floats:
     """Return the trained parameters that one device updates: its share where they are sharded."""
     held, routed = device_parameters(case.shapes, case.layouts), _routed_parameters(case)
     is_sharded, group = np.asarray(case.layouts.zero_stage) >= 1, shard_ranks(case.layouts)
-    shared = (held - routed) / group + routed / expert_copies(case.layouts, group)
+    shared = (held - routed) / group
+    if np.any(routed):
+        shared = shared + routed / expert_copies(case.layouts, group)
     updated = np.where(is_sharded, shared, held)
     return np.asarray(updated * np.asarray(case.shapes.trained_share, float))
 

@@ -140,7 +140,9 @@ def expert_copies(case: LayoutCase) -> tuple[Floats, Floats]:
     A node is what one link joins: a rack of 72 where there are such.
     """
     k, ep = np.asarray(case.shapes.experts_per_token, float), np.asarray(case.layouts.ep, float)
-    nodes = np.maximum(expert_group(case.layouts) / domain_devices(case.machines), 1.0)
+    # Ranks that share an expert may lie on several nodes themselves.
+    nodes = expert_group(case.layouts) / domain_devices(case.machines)
+    nodes = np.minimum(np.maximum(nodes, 1.0), ep)
     local = 1 - 1 / np.maximum(ep / nodes, 1.0)
     near, far = k / nodes * local, k * (nodes - 1) / nodes
     once_near = ep * (1 - (1 - 1 / ep) ** k) * local

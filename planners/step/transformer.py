@@ -419,8 +419,10 @@ def _launch_s(case: LayoutCase) -> Floats:
     light = np.where(is_trainer, parameters.launch_eager_s, parameters.launch_light_s)
     per_pass = np.where(np.asarray(software.is_launch_heavy), heavy, light)
     is_mixture = np.asarray(case.shapes.experts) > 1
-    routed = np.where(is_mixture, parameters.launch_expert_s * case.shapes.routed_share, 0.0)
-    return np.asarray(passes * (per_pass + routed))
+    # Half of it is the exchange between ranks: counts, splits, and sorting again (a guess).
+    half = np.where(expert_group(layouts) > layouts.tp, 1.0, 0.5)
+    routed = parameters.launch_expert_s * case.shapes.routed_share * half
+    return np.asarray(passes * (per_pass + np.where(is_mixture, routed, 0.0)))
 
 
 def _head_s(case: LayoutCase) -> Floats:

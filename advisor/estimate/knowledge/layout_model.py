@@ -155,7 +155,7 @@ class LayoutModel:
         """
         from advisor.planners.layouts import logarithms
 
-        tables = {e.table for e in (*self.errors, *self.asked.get("plain, mixture", ()))}
+        tables = {e.table for e in self.errors}
         fits = np.array([logarithms(p) for name, p in self.folds.items() if name in tables])
         n = len(fits)
         return np.asarray(np.sqrt((n - 1) / n * np.sum((fits - fits.mean(axis=0)) ** 2, axis=0)))
@@ -186,8 +186,13 @@ class LayoutModel:
         others = [e for e in errors if e.table != without]
         of_all = _mean_squares(others)
         own = _mean_squares(e for e in others if e.generation == GENERATIONS[generation])
-        # What the software adds that nobody named is the same on every generation.
-        is_of_software = asked is not None and asked.startswith("plain") and bool(self.asked)
+        # What the software adds that nobody named is the same on every generation; so is what
+        # models differ by that send tokens to experts.
+        is_of_software = (
+            asked is not None
+            and asked in self.asked
+            and (asked.startswith("plain") or asked.endswith("mixture"))
+        )
         taken = own if len(own) >= _ENOUGH_TABLES and not is_of_software else of_all
         mean, tables = float(np.mean(taken)), len(taken)
         if taken is of_all and not is_of_software:

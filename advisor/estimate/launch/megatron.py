@@ -12,6 +12,7 @@ from typing import Final
 from advisor.estimate.launch.launcher import torchrun
 from advisor.planners.core import (
     DEFAULT_SETUP,
+    STACKS,
     Layout,
     Precision,
     TrainingSetup,
@@ -98,6 +99,7 @@ def megatron_arguments(
         f"--global-batch-size {layout.global_batch}",
         *_model_arguments(transformer, precision),
         *([_PRECISIONS[precision]] if precision in _PRECISIONS else []),
+        *_dispatch_arguments(layout, transformer, setup),
         *_parallel_arguments(layout, transformer, pp, layers),
         *_sharding_arguments(layout, setup),
         *_memory_arguments(layout, transformer),
@@ -152,8 +154,7 @@ def _where(*rows: tuple[object, str]) -> list[str]:
 
 def _expert_arguments(transformer: Transformer, precision: Precision) -> list[str]:
     found = [
-        f"--num-experts {transformer.experts} --moe-router-topk {transformer.experts_per_token}",
-        "--moe-token-dispatcher-type alltoall",
+        f"--num-experts {transformer.experts} --moe-router-topk {transformer.experts_per_token}"
     ]
     if transformer.dense_layers:
         dense, routed = transformer.dense_layers, transformer.layers - transformer.dense_layers
@@ -167,6 +168,23 @@ def _expert_arguments(transformer: Transformer, precision: Precision) -> list[st
     if precision in _KEPT_IN_BF16:
         found.append("--moe-grouped-gemm")
     return found
+
+
+def _dispatch_arguments(
+    layout: Layout, transformer: Transformer, setup: TrainingSetup
+) -> list[str]:
+    """Return how tokens reach their experts: as the step was estimated for the stack."""
+    if transformer.experts == 1:
+        return []
+    facts = STACKS[setup.stack].software if setup.stack else {}
+    if layout.ep == 1 or not facts.get("sends_once"):
+        return ["--moe-token-dispatcher-type alltoall"]
+    hides = layout.virtual_stages > 1 and layout.recompute != "full"
+    return [
+        "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend deepep "
+        "--moe-router-dtype fp32",
+        *(["--overlap-moe-expert-parallel-comm"] if hides and facts.get("overlaps_ep") else []),
+    ]
 
 
 def _parallel_arguments(
