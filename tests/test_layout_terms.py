@@ -74,7 +74,6 @@ def drawn() -> LayoutCase:
         software=Software(
             fusion=one_of(0, 1, 2, 3), attention=one_of(0, 1, 2, 3),
             is_launch_heavy=one_of(0, 1), is_trainer=one_of(0, 1), is_untuned=one_of(0, 1),
-            update_flop=one_of(0.0, 0.0, 1e5),
             gradient_bytes=one_of(2, 4), weight_bytes=one_of(2.0, 4.0),
             optimizer_state_bytes=one_of(6.0, 12.0), logit_scale=one_of(1.0, 1.75),
             activation_scale=one_of(1.0, 1.2), keeps_gradients=one_of(0, 1),
@@ -87,6 +86,7 @@ def drawn() -> LayoutCase:
             dequantised_bytes=one_of(0.0, 2.5, 7.0),
             dequantised_forward_bytes=one_of(0.0, 2.5), overlaps_tp=one_of(0, 1),
             overlaps_pp=one_of(0, 1), overlaps_dp=one_of(0, 1, 1),
+            update_flop=one_of(0.0, 0.0, 1e5),
         ),
         parameters=P, device_factor=FACTOR,
     )  # fmt: skip
