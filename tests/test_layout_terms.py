@@ -14,7 +14,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pytest
 
 from advisor.planners.core.arrays import Layouts, Machines, Shapes, Software, busiest_rank
 from advisor.planners.core.layout_case import LayoutCase, LayoutParameters
@@ -75,7 +74,6 @@ def drawn() -> LayoutCase:
         software=Software(
             fusion=one_of(0, 1, 2, 3), attention=one_of(0, 1, 2, 3),
             is_launch_heavy=one_of(0, 1), is_trainer=one_of(0, 1), is_untuned=one_of(0, 1),
-            pages_optimizer=one_of(0, 0, 1), update_flop=one_of(0.0, 0.0, 1e5),
             gradient_bytes=one_of(2, 4), weight_bytes=one_of(2.0, 4.0),
             optimizer_state_bytes=one_of(6.0, 12.0), logit_scale=one_of(1.0, 1.75),
             activation_scale=one_of(1.0, 1.2), residual_bytes=one_of(2.0, 2.0, 4.0), keeps_gradients=one_of(0, 1),
@@ -88,6 +86,7 @@ def drawn() -> LayoutCase:
             dequantised_bytes=one_of(0.0, 2.5, 7.0),
             dequantised_forward_bytes=one_of(0.0, 2.5), overlaps_tp=one_of(0, 1),
             overlaps_pp=one_of(0, 1), overlaps_dp=one_of(0, 1, 1),
+            update_flop=one_of(0.0, 0.0, 1e5),
         ),
         parameters=P, device_factor=FACTOR,
     )  # fmt: skip
@@ -535,9 +534,9 @@ def updated(r: Any) -> float:
 
 def offloaded(r: Any, compute_s: float) -> float:
     """Return gradients down and weights up with the host's update, and what comes and goes."""
-    state = 2 * r.optimizer_state_bytes if r.pages_optimizer else r.weight_bytes + r.gradient_bytes
+    state = r.weight_bytes + r.gradient_bytes
     update = state * updated(r) / r.host_bytes_per_s
-    touched = 0 if r.pages_optimizer else r.gradient_bytes + r.optimizer_state_bytes
+    touched = r.gradient_bytes + r.optimizer_state_bytes
     update += r.devices_per_node * touched * updated(r) / P.host_update_bytes_per_s
     m, shared = r.accumulation_steps, copies(r)[0] if r.zero_stage == 3 else 1
     moved = r.offloads_parameters * m * 2 * r.weight_bytes * held(r)[0] / shared
@@ -558,10 +557,9 @@ def step(r: Any) -> list[float]:
     pipeline = (r.pp - 1) / r.virtual_stages * layers * (busy + inside)
     pipeline += m * send(r) if r.pp > 1 else 0
     share = (r.weight_bytes + r.gradient_bytes + r.optimizer_state_bytes) / 18
-    is_on_host = r.offloads_optimizer and not r.pages_optimizer
     update = P.optimizer_bytes * share / (0.856 * r.memory_bytes_per_s)
     update += r.update_flop / rate(r, r.precision)
-    update *= 0 if is_on_host else FACTOR * updated(r)
+    update *= FACTOR * updated(r) * (1 - r.offloads_optimizer)
     parts = [
         computing, m * layers * inside, pipeline,
         reductions(r, layers * (backward + again), computing),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from advisor import api
+import advisor
 from advisor.ask import OPTIMIZERS, STACK_NAMES, Question
 from advisor.ask.entries import PARTS
 from advisor.ask.forms import command_words, project_file
@@ -78,8 +78,10 @@ def test_a_loss_keeps_the_less_the_less_it_writes_down() -> None:
 
 
 def test_the_answer_says_which_loss_it_assumes() -> None:
-    for more, loss in (("--lora 8", "chunked"), ("--stack trainer", "eager"),
-                       ("--stack torchtitan --weights fp32", "fused"), ("--loss fused", "fused")):  # fmt: skip
+    for more, loss in (
+        ("--lora 8", "chunked"), ("--stack trainer", "eager"), ("--loss fused", "fused"),
+        ("--stack torchtitan --weights fp32", "fused"),
+    ):  # fmt: skip
         facts = {one["what"]: one["value"] for one in answer(more)["sources"]}
         assert f"{loss} loss" in facts["training software"], more
 
@@ -101,21 +103,26 @@ def test_an_optimizer_keeps_what_its_moments_take(lighter: str, heavier: str) ->
 
 
 def test_lighter_optimizers_leave_room_on_the_device() -> None:
-    found = [memory(f"--stack fsdp --optimizer {name}") for name in ("sgd", "adamw-8bit", "adamw")]
+    found = [
+        memory(f"--stack fsdp --no-offload --optimizer {name}")
+        for name in ("sgd", "adamw-8bit", "adamw")
+    ]
     assert found == sorted(found)
     assert found[2] - found[1] > 8  # 4 bytes a parameter against 2
 
 
 def test_layers_updated_in_the_backward_pass_keep_no_gradients() -> None:
-    kept, freed = memory("--stack fsdp"), memory("--stack fsdp --optimizer-in-backward")
-    assert kept - freed > 8  # 16 GB of gradients, but for those that the activations hide
+    kept, freed = (
+        memory(f"--stack fsdp --no-offload {word}") for word in ("", "--optimizer-in-backward")
+    )
+    assert kept - freed > 4  # 16 GB of gradients, but for those that come when activations go
     accumulated = "--batch 8 --stack fsdp"
     assert answer(accumulated)["layout"]["accumulation_steps"] == 4
-    assert predict(f"{accumulated} --optimizer-in-backward").exit_code == 3
+    assert predict(f"{accumulated} --optimizer-in-backward").exit_code == 1
 
 
 PARTS_MOVED = {
-    "optimizer": 14.0, "optimizer,gradients": 20.0, "activations": 0.1,
+    "optimizer": 14.0, "optimizer,gradients": 20.0, "activations": -0.1,
     "optimizer,gradients,parameters": 30.0,
 }  # fmt: skip
 
@@ -127,16 +134,18 @@ def test_what_is_offloaded_by_name_leaves_one_device_and_takes_time(parts: str) 
     moved = answer(f"--offload {parts}{zero}")
     assert moved["layout"]["offload"] == sorted(parts.split(","))
     assert stays["memory_gib"] - moved["memory_gib"] > PARTS_MOVED[parts]
-    assert moved["step_time_s"]["value"] > stays["step_time_s"]["value"]
+    assert moved["step_time_s"]["value"] >= stays["step_time_s"]["value"]
 
 
-def test_paged_state_moves_where_it_does_not_fit_whatever_the_framework() -> None:
-    on = answer("--stack trainer --optimizer paged-adamw", "A100-80GB")
-    assert on["layout"]["offload"] == ["optimizer"]  # 16 + 16 + 64 GB
-    assert (
-        "optimizer"
-        not in answer("--stack trainer --optimizer paged-adamw-8bit")["layout"]["offload"]
-    )
+def test_paged_state_waits_for_the_host_where_it_does_not_fit() -> None:
+    def waits(name: str) -> float:
+        found = answer(f"--stack trainer --optimizer {name} --no-offload")
+        return float(found["step_time_s"]["value"])
+
+    # 16 + 16 + 64 GB on a card of 85: some 20 GB come and go at 25 GB/s or less.
+    assert waits("paged-adamw") - waits("paged-adamw-8bit") > 2 * 10 / 25
+    assert waits("paged-adamw-8bit") == pytest.approx(waits("adamw-8bit"), rel=0.02)
+    assert predict("--stack trainer --optimizer paged-adamw --no-offload", "T4").exit_code == 1
 
 
 def test_muon_costs_products_and_paging_costs_traffic() -> None:
@@ -221,10 +230,14 @@ def test_a_bare_offload_stands_before_any_word() -> None:
 
 
 def test_python_takes_a_list() -> None:
-    asked = {"layers": 4, "hidden": 512, "heads": 8, "batch": 8, "weights": "bf16"}
-    found = api.predict(**asked, gpu="L4", offload=["optimizer", "gradients"], loss="chunked")
-    assert found.layout is not None
-    assert found.layout.offload == {"optimizer", "gradients"}
+    asked: dict[str, Any] = {"layers": 4, "hidden": 512, "heads": 8, "batch": 8, "top": 1}
+    found = advisor.recommend(
+        **asked, gpus="L4", total_steps=1e6, weights="bf16", offload=["optimizer", "gradients"],
+        max_nodes=1,
+    )  # fmt: skip
+    layout = found.front[0].layout
+    assert layout is not None
+    assert layout.offload == {"optimizer", "gradients"}
 
 
 def test_stacks_are_named_alike_everywhere() -> None:

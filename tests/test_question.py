@@ -62,7 +62,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     **{n: positive() for n in ("tokens", "data", "data_rate", "results", "budget", "deadline",
                                "max_price", "cluster_price")},
     **{n: st.booleans() for n in ("gated", "spot", "mixed", "checkpoints", "known_network",
-                                  "probes", "offload", "swap", "overlap", "cluster_consolidated")},
+                                  "probes", "swap", "overlap", "cluster_consolidated")},
     **dict.fromkeys(("region", "cluster", "cluster_trace", "cluster_policy", "catalogue"), WORD),
     "precision": st.sampled_from(["fp32", "bf16", "fp8"]),
     "validation": st.floats(0, 1),
@@ -74,7 +74,11 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "recompute": st.sampled_from(["none", "selective", "full"]),
     "kernels": st.sampled_from(["eager", "fused", "compiled"]),
     "attention": st.sampled_from(["flash", "unfused"]),
-    "optimizer": st.sampled_from(["adamw", "adamw-8bit", "sgd"]),
+    "offload": st.booleans() | st.lists(
+        st.sampled_from(["optimizer", "parameters", "activations"]), min_size=1, unique=True
+    ),
+    "loss": st.sampled_from(["eager", "fused", "chunked"]),
+    "optimizer": st.sampled_from(["adamw", "adamw-8bit", "paged-adamw-8bit", "muon", "sgd"]),
     "weights": st.sampled_from(["fp32", "bf16"]),
     "base_bits": st.sampled_from([4, 8, 16]),
     "frozen": st.floats(0, 0.99),

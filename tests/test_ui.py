@@ -158,7 +158,9 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
                       max_size=12),
     "confidence": st.floats(0.5, 0.99), "coverage": st.sampled_from([0.5, 0.8, 0.9, 0.95]),
     "gain": st.floats(0, 0.9), "tp": st.integers(1, 64), "zero": st.integers(0, 3),
-    "offload": st.booleans(), "overlap": st.booleans(), "kernels": st.sampled_from(["fused"]),
+    "offload": st.booleans() | st.just(["optimizer", "gradients"]),
+    "loss": st.sampled_from(["fused", "chunked"]), "overlap": st.booleans(),
+    "kernels": st.sampled_from(["fused"]),
 }  # fmt: skip
 
 

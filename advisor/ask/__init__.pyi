@@ -51,9 +51,9 @@ from .question import Question as Question
 from .question import flag_of as flag_of
 from .question import merged as merged
 from .question import read_question as read_question
-from .requests import ClusterRequest as ClusterRequest
 from .requests import OPTIMIZERS as OPTIMIZERS
 from .requests import STACK_NAMES as STACK_NAMES
+from .requests import ClusterRequest as ClusterRequest
 from .requests import Constraints as Constraints
 from .requests import JobSpec as JobSpec
 from .requests import LayoutRequest as LayoutRequest

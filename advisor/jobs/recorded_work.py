@@ -63,9 +63,10 @@ def recorded_work(
 ) -> Work:  # fmt: skip
     """Divide the traced step by its passes: one micro-batch without accumulation.
 
-    ``optimizers`` are the classes' names, ``loss`` how the script names it; ``torch_version``: of the software, which will start
-    the calls elsewhere too; ``is_rehearsed``: nothing was computed, so that no measured step holds
-    what the host's calls and those of an accelerator's library take.
+    ``optimizers`` are the classes' names, ``loss`` how the script names it; ``torch_version``: of
+    the software, which will start the calls elsewhere too; ``is_rehearsed``: nothing was computed,
+    so that no measured step holds what the host's calls and those of an accelerator's library
+    take.
     """
     passes = max(deep.micro_batches, 1)
     micro_batch = max(deep.samples // passes, 1)
@@ -256,7 +257,7 @@ def recorded_setup(
 ) -> TrainingSetup:
     """Return what the recording shows of the software: by bytes and operators, then by names.
 
-    ``optimizers``: names of the classes; ``loss``: as the script names it, empty where it does not.
+    ``optimizers``: names of the classes; ``loss``: as the script names it, empty for no name.
     """
     weights: StoredWeights = "bf16" if deep.parameter_bytes < 3 * deep.parameters else "fp32"
     of_weights = 0.5 if weights == "bf16" else 1.0

@@ -206,8 +206,8 @@ class Layouts:
     offloads_gradients: Column = 0
     offloads_parameters: Column = 0
     offloads_activations: Column = 0
-    # 1 where every layer is updated in the backward pass as soon as its gradient is there, which is
-    # then freed: there are never those of two layers
+    # 1 where every layer is updated in the backward pass as soon as its gradient is there, which
+    # is then freed: there are never those of two layers
     updates_in_backward: Column = 0
     # steps between two averagings of the data-parallel ranks: 1 is synchronous SGD
     average_every: Column = 1

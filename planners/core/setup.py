@@ -575,7 +575,7 @@ _FUSED_LOSS, _COMPILED_LOSS, _COPIED_LOSS, _EAGER_LOSS = 2 / 8, 4 / 8, 12 / 8, 1
 # logits are as the kernels are. One that is fused (Liger's and Unsloth's cross entropy,
 # Transformer Engine's in Megatron) writes the gradient over the logits, as flash-attention's does;
 # one that is chunked projects, casts and differentiates a part of the tokens at a time: eight
-# parts in torchtune (``LinearCrossEntropyLoss.num_output_chunks``), 256 tokens in TRL
+# parts in torchtune (``num_output_chunks``; its 0.6 projects all of them), 256 tokens in TRL
 # (``_CHUNKED_LM_HEAD_CHUNK_SIZE``), fewer still in Liger and Cut Cross Entropy.
 LOSSES: Final[Mapping[Loss, Mapping[str, float]]] = {
     "eager": {},
@@ -705,7 +705,7 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
         zero_stages=(0, 3), recomputes=("full",), schedules=("1f1b",), always_shards=True,
         degrees=(), framework="torchtune", loss="chunked", losses=("eager", "chunked"),
         updates_in_backward=True,
-        sources="recipes/configs (0.6): loss, optimizer, optimizer_in_bwd, "
+        sources="recipes/configs (0.6.1): loss, optimizer, optimizer_in_bwd, "
         "enable_activation_checkpointing, fsdp_cpu_offload, dtype",
     ),
     "fsdp": StackFacts(

@@ -102,11 +102,6 @@ class Case:
         return np.asarray(self.offloads_gradients <= self.offloads_parameters)
 
     @property
-    def pages(self) -> Bools:
-        """The optimizer pages its own state to the host, and nothing else is moved for it."""
-        return np.asarray(self.setup.pages_optimizer & (self.offloads_parameters == 0))
-
-    @property
     def keeps_or_repeats(self) -> Bools:
         """Recomputation of all or nothing."""
         return np.asarray(self.recompute != SELECTIVE)
@@ -353,13 +348,12 @@ TRAINER: Final[tuple[FrameworkRule, ...]] = (
     ),
     _REPEATS_LAYERS,
     FrameworkRule(
-        "FSDP offloads parameters and optimizer together, and DDP neither; paged optimizers move "
-        "themselves",
-        _PLUGIN + "; bitsandbytes/optim/optimizer.py: Optimizer8bit.get_state_buffer",
-        lambda c: (c.offloads_whole_shards | c.pages) & c.moves_with_parameters,
+        "FSDP offloads parameters and optimizer together, and DDP neither",
+        _PLUGIN,
+        lambda c: c.offloads_whole_shards & c.moves_with_parameters,
     ),
     FrameworkRule(
-        "activations that checkpointing keeps are offloaded by FSDP, TRL or Unsloth, and no others",
+        "activations that checkpointing keeps are offloaded by FSDP, TRL or Unsloth, no others",
         _PLUGIN + "; trl/models/activation_offloading.py; unsloth_zoo/gradient_checkpointing.py",
         lambda c: (
             (c.offloads_activations == 0)
@@ -415,16 +409,14 @@ DEEPSPEED: Final[tuple[FrameworkRule, ...]] = (
     FrameworkRule(
         "an offloaded optimizer is DeepSpeed's own Adam",
         _ENGINE + ": _configure_optimizer",
-        lambda c: (c.offloads_optimizer == 0) | (c.setup.optimizer == "adamw") | c.pages,
+        lambda c: (c.offloads_optimizer == 0) | (c.setup.optimizer == "adamw"),
     ),
     FrameworkRule(
         "gradients are offloaded beside the optimizer, from ZeRO 2 and 3 (or on one rank)",
         "deepspeed/runtime/zero/stage_1_and_2.py: async_accumulate_grad_in_cpu_via_gpu",
         lambda c: (
             (c.offloads_gradients == 0)
-            | (c.offloads_optimizer > 0)
-            & ((c.zero_stage >= 2) | (c.ranks == 1))
-            & (not c.setup.pages_optimizer)
+            | (c.offloads_optimizer > 0) & ((c.zero_stage >= 2) | (c.ranks == 1))
         ),
     ),
     _updates_after(_ENGINE + ": step"),
@@ -521,7 +513,6 @@ TORCHTUNE: Final[tuple[FrameworkRule, ...]] = (
         _RECIPES + " (fsdp_cpu_offload); torchao/optim/cpu_offload.py: CPUOffloadOptimizer",
         lambda c: (
             (c.offloads_whole_shards & c.moves_with_parameters)
-            | c.pages
             | (c.ranks == 1) & (c.offloads_parameters == 0)
         ),
     ),

@@ -39,7 +39,7 @@ from advisor.planners.core import (
     shapes_of,
 )
 from advisor.planners.layouts.frameworks import fills_chunks, layout_columns
-from advisor.planners.layouts.time import StepTimes, step_times
+from advisor.planners.layouts.time import StepTimes, step_times, with_paging
 from advisor.planners.memory import (
     UNSEEN,
     Ledger,
@@ -115,8 +115,8 @@ class SearchSpace:
     def fixed(self) -> dict[str, object]:
         """What is not left open, by name."""
         default = SearchSpace()
-        names = ("tp", "pp", "cp", "ep", "micro_batch", "accumulation_steps",
-                 "zero_stages", "recomputes", "offloads", "moves", "updates_in_backward")  # fmt: skip
+        names = ("tp", "pp", "cp", "ep", "micro_batch", "accumulation_steps", "zero_stages",
+                 "recomputes", "offloads", "moves", "updates_in_backward")  # fmt: skip
         return {n: getattr(self, n) for n in names if getattr(self, n) != getattr(default, n)}
 
 
@@ -446,9 +446,17 @@ class LayoutProblem(LayoutConditions):
         bytes_ = self.needed_bytes(columns), self.on_host(columns)[0]
         return planned(layout, self.times(columns), bytes_, (), ())
 
-    def times(self, layouts: Layouts) -> StepTimes:
-        """Return the step of every layout and its parts, fitting or not [s]."""
-        return step_times(*(kind.case(layouts) for kind in self.kinds))
+    def times(self, layouts: Layouts, over: Floats | None = None) -> StepTimes:
+        """Return the step of every layout and its parts, fitting or not [s].
+
+        ``over``: what the fullest device needs over what it may fill, where it is known [bytes].
+        """
+        cases = [kind.case(layouts) for kind in self.kinds]
+        times = step_times(*cases)
+        if not np.any(self.software.pages_optimizer):
+            return times
+        over = self.needed_bytes(layouts) - self.capacity_bytes if over is None else over
+        return with_paging(times, cases[0], over)
 
     def ledger(self, layouts: Layouts, stage: StageAsked = "fullest") -> Ledger:
         """Return the memory of the fullest device, or of an end of the pipeline, by term."""
@@ -595,7 +603,7 @@ class LayoutProblem(LayoutConditions):
         found.fitting += count
         if not count:
             self._miss(layouts, over, valid, shape, found)
-        times = self.times(layouts)
+        times = self.times(layouts, over)
         step_s = np.where(fits, times.step_s, np.inf)
         index = np.unravel_index(int(np.argmin(step_s)), shape)
         if float(step_s[index]) < found.least_s:

@@ -14,7 +14,7 @@ Rajbhandari et al. (ZeRO, 2020), Chen et al. (InternEvo, 2024) for hierarchical 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import reduce
 from typing import Final
 
@@ -167,13 +167,10 @@ def offload_s(case: LayoutCase, compute_s: Floats) -> Floats:
     held, updated = device_parameters(shapes, layouts), _updated_parameters(case)
     m = np.asarray(layouts.accumulation_steps)
     # Gradients go down, parameters come back; the CPUs of a node update the state and gradients of
-    # every parameter of its devices (16 bytes in mixed precision with AdamW). Paged state comes up
-    # and goes down again, and the device updates.
+    # every parameter of its devices (16 bytes in mixed precision with AdamW).
     weight = np.asarray(software.weight_bytes, float)
-    state, pages = np.asarray(software.optimizer_state_bytes, float), software.pages_optimizer
-    moved = np.where(pages, 2 * state, weight + software.gradient_bytes)
-    touched = model_state(0, software.gradient_bytes, state).device_bytes
-    touched = np.where(pages, 0.0, touched)
+    moved = weight + software.gradient_bytes
+    touched = model_state(0, software.gradient_bytes, software.optimizer_state_bytes).device_bytes
     fetched = np.where(np.asarray(layouts.zero_stage) == 3, held / shard_ranks(layouts), held)
     per_stage = np.ceil(np.asarray(shapes.layers) / layouts.pp)
     passed = per_stage * passed_layers_share(shapes, layouts)
@@ -188,6 +185,22 @@ def offload_s(case: LayoutCase, compute_s: Floats) -> Floats:
         updated_bytes=moved * updated, touched_bytes=touched * updated,
         passing_bytes=m * 2 * passing + (m - 1) * gradients,
     )  # fmt: skip
+
+
+def with_paging(times: StepTimes, case: LayoutCase, over_bytes: Floats) -> StepTimes:
+    """Return times with what a paged optimizer's state waits for its link to the host.
+
+    The device updates, and what of the state has no room beside what it needs comes up and goes
+    down again.
+
+    ``over_bytes``: what the device needs without that state over what it may fill; below 0 where
+    there is room.
+    """
+    software = case.software
+    state = _updated_parameters(case) * software.optimizer_state_bytes
+    missing = np.clip(over_bytes + state, 0.0, state)
+    waits = np.where(software.pages_optimizer, 2 * missing / case.machines.host_bytes_per_s, 0.0)
+    return replace(times, step_s=times.step_s + waits, offload_s=times.offload_s + waits)
 
 
 def moved_s(

@@ -76,5 +76,5 @@ from .quantised import WeightKernel as WeightKernel
 from .transformer import BlockTimes as BlockTimes
 from .transformer import adapter_work as adapter_work
 from .transformer import block_times as block_times
-from .transformer import product_rate as product_rate
 from .transformer import model_flop_per_token as model_flop_per_token
+from .transformer import product_rate as product_rate

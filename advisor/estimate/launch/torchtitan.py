@@ -1,4 +1,4 @@
-"""A layout as options of PyTorch's trainers: torchtitan 0.3 and torchtune 0.6.
+"""A layout as options of PyTorch's trainers: torchtitan 0.3 and torchtune 0.6.1.
 
 ``torchtitan/config/configs.py``; ``recipes/configs`` of torchtune.
 """
@@ -58,7 +58,7 @@ _OPTIMIZERS: Final[dict[str, str]] = {
 }  # fmt: skip
 _LOSSES: Final[dict[str, str]] = {
     "eager": "torch.nn.CrossEntropyLoss",
-    "chunked": "torchtune.modules.loss.LinearCrossEntropyLoss",
+    "chunked": "torchtune.modules.loss.CEWithChunkedOutputLoss",
 }
 
 
@@ -75,8 +75,7 @@ def torchtune_line(
     is_alone = nodes * per_node == 1
     kind = "lora" if setup.has_adapters else "full"
     optimizer = _OPTIMIZERS[setup.optimizer]
-    moves = layout.offload if not setup.pages_optimizer else layout.offload - {"optimizer"}
-    if is_alone and "optimizer" in moves:
+    if is_alone and "optimizer" in layout.offload:
         optimizer = "torchao.optim.CPUOffloadOptimizer"
     launcher = "" if is_alone else torchrun(nodes, per_node).removeprefix("torchrun") + " "
     words = [
@@ -89,7 +88,7 @@ def torchtune_line(
         f"enable_activation_offloading={'activations' in layout.offload}",
         f"loss={_LOSSES[setup.loss or 'chunked']} compile={setup.kernels == 'compiled'}",
     ]
-    if is_alone and "gradients" in moves:
+    if is_alone and "gradients" in layout.offload:
         words.append("optimizer.offload_gradients=True")
     if not setup.has_adapters:
         words.append(f"optimizer_in_bwd={layout.updates_in_backward}")

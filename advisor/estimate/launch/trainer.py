@@ -173,7 +173,7 @@ def deepspeed_config(
         config["gradient_clipping"] = "auto"
     if is_script or setup.optimizer not in ("adamw", "adamw-bf16"):
         config["zero_allow_untested_optimizer"] = True
-        if "optimizer" in layout.offload and not setup.pages_optimizer:
+        if "optimizer" in layout.offload:
             config["zero_force_ds_cpu_optimizer"] = False
     else:
         names = ("lr", "betas", "eps", "weight_decay")
@@ -192,15 +192,14 @@ def _deepspeed_precision(setup: TrainingSetup, precision: Precision) -> dict[str
 
 def _zero(layout: Layout, setup: TrainingSetup) -> dict[str, Any]:
     # On one rank nothing is sharded: stage 2 is what offloads the optimizer.
-    moves = layout.offload - ({"optimizer"} if setup.pages_optimizer else set())
-    stage = layout.zero_stage or (2 if "optimizer" in moves else 0)
+    stage = layout.zero_stage or (2 if "optimizer" in layout.offload else 0)
     zero: dict[str, Any] = {
         "stage": stage,
         "overlap_comm": setup.overlaps,
         "contiguous_gradients": True,
     }
     for name, key in (("optimizer", "offload_optimizer"), ("parameters", "offload_param")):
-        if name in moves:
+        if name in layout.offload:
             zero[key] = {"device": "cpu", "pin_memory": True}
     if stage == 3:
         zero["stage3_gather_16bit_weights_on_model_save"] = True

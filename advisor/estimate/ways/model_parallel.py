@@ -184,7 +184,8 @@ def check_stack(space: SearchSpace, setup: TrainingSetup) -> None:
                 f"--stack {setup.named_stack} has no --{name}{why}",
                 hint=f"leave one of them out, or name a stack that has it: {able}",
             )
-    asked = {("--loss", setup.loss or ""), *(("--offload", one) for one in space.moves or ())}
+    asked: set[tuple[str, str]] = {("--offload", one) for one in space.moves or ()}
+    asked |= {("--loss", setup.loss)} if setup.loss else set()
     asked |= {("--optimizer", setup.optimizer)} if "optimizer" in setup.said else set()
     asked |= {("--optimizer-in-backward", "")} if space.updates_in_backward else set()
     for option, value, is_known in stack_words(setup.named_stack):
