@@ -15,8 +15,8 @@ from advisor import data
 from advisor.lab.fit.campaigns import CampaignColumns
 from advisor.lab.fit.memory import MemoryRows, read_memory
 from advisor.lab.fit.scaling import ClusterRuns
-from advisor.lab.score import runs as whole_runs
 from advisor.lab.score import memory, scaling, spot
+from advisor.lab.score import runs as whole_runs
 from advisor.lab.score.harness import Questions
 from advisor.learned.choose import Runs, anchor_of, scores
 from advisor.planners.core.errors import GIB

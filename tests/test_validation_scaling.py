@@ -27,7 +27,9 @@ def test_memory_is_predicted_better_than_by_the_formula() -> None:
     figures, simple = record["figures"], record["baselines"]["Megatron's formula"]
     assert figures["pre-training, mean of sources, MAPE"] < 0.12 < simple["mape_fraction"]
     for rule, sign in (("at ", -1), ("fits with ", 1)):
-        found = [v for k, v in figures.items() if rule in k and k.endswith("failures found")]
+        found = [
+            v for k, v in figures.items() if k.startswith(rule) and k.endswith("failures found")
+        ]
         assert len(found) > 3
         # A higher threshold never finds more, a surer verdict never less.
         assert np.all(sign * np.diff(found) >= 0)

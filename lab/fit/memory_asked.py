@@ -36,11 +36,11 @@ _GPUS: Final = {
 }  # fmt: skip
 _ZERO: Final = {"zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3}
 # Word in a row's software -> what its user names; the first that is there. Lightning's loops of
-# litgpt have no name.
+# litgpt have no name; LLaMA-Factory, as TRL, keeps in 16 bits what is not quantised.
 _STACKS: Final = {
-    "Unsloth": "unsloth", "DeepSpeed": "deepspeed", "ColossalAI": "deepspeed",
+    "SFTTrainer": "trl", "Unsloth": "unsloth", "DeepSpeed": "deepspeed", "ColossalAI": "deepspeed",
     "torchtune": "torchtune", "nanoGPT": "ddp-compiled", "Megatron": "nemo", "swift": "trainer",
-    "peft": "trainer", "Hugging Face": "trainer", "LLaMA-Factory": "trainer", "Qwen": "trainer",
+    "peft": "trainer", "Hugging Face": "trainer", "LLaMA-Factory": "trl", "Qwen": "trainer",
 }  # fmt: skip
 _OPTIMIZERS: Final = {
     "adamw 8-bit": "adamw-8bit", "muon": "muon", "muon (Adam for embeddings)": "muon",

@@ -2,9 +2,9 @@
 
 ``ask_rows`` and ``ask`` type words (``Typed``) and take what ``advisor plan`` prints for them: a
 step and its interval. A layout that does not fit by the product's memory rule, or that no released
-framework accepts, has no answer. ``step_s`` answers by the layout problem that ``recommend`` and
-``plan`` search (``ways.model_parallel.on_machine``), and puts in what a table knows and no question
-can say (``PUTS_IN``).
+framework accepts, has no answer. ``step_s`` answers by the layout problem that ``recommend``
+and ``plan`` search (``ways.model_parallel.on_machine``), and puts in what a table knows and no
+question can say (``PUTS_IN``).
 """
 
 from __future__ import annotations

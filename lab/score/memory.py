@@ -3,8 +3,9 @@
 One table of rows (``lab.fit.memory``): published layouts, told what their framework keeps;
 readings of fine-tuning, asked as a user types them (``lab.fit.memory_asked``); SimuMax's B200s. A
 reading is compared by its own definition (what was allocated, reserved, or what a monitor shows).
-Constants and widths are fitted without the row's source. A run is refused where ``over_bytes`` of
-the layouts' search refuses it; the other rules are curves beside it. Single operations of
+Constants and widths are fitted without the row's source. A run is refused by the rule of the
+layouts' search (``over_bytes``): what is kept free, and of what is rented a probability too; the
+other rules are curves beside it. Single operations of
 ``kernels`` check the terms: bytes by closed form over what PyTorch allocated.
 """
 
@@ -184,7 +185,7 @@ def _rules(known: MemoryRows, told: Told) -> Mapping[str, Bools]:
         for one in sorted({*SURE, RENTED})
     }
     return (
-        {"the product's rule": reserved | sure[RENTED], "a part kept free": reserved}
+        {"the product's rule": reserved, "for what is rented": reserved | sure[RENTED]}
         | {f"fits with {one:.0%}": refused for one, refused in sure.items()}
         | {f"at {share:.0%}": told.needed > share * card for share in SHARES}
     )
@@ -270,6 +271,7 @@ PROTOCOL: Final = Protocol(
         "*MAPE": "lower",
         "the product's rule: failures found*": "more",
         "the product's rule: said to fit*": "higher",
+        "for what is rented: said to fit*": "higher",
         "*failures found*": "neutral",
         "*said to fit*": "neutral",
         "*half-width*": "lower",

@@ -139,6 +139,8 @@ class Software:
     update_flop: Column = 0.0
     # activations kept over those that the formula counts: what a recording showed
     activation_scale: Column = 1.0
+    # of an element between two layers, where no rank has a shard of the weights only [bytes]
+    residual_bytes: Column = 2.0
     # 1 where gradients have memory of their own all the time (Megatron's and DeepSpeed's flat
     # buffers, DDP's buckets); 0 where they are freed after the update (``set_to_none``), so that
     # they are not there yet when the loss of the only micro-batch peaks

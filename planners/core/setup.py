@@ -550,6 +550,9 @@ class StackFacts:
     schedules: tuple[str, ...] = ("1f1b", "interleaved")
     # it recomputes in full, or offloads the activations of, as many layers as its user says
     parts_layers: bool = False
+    # whoever trains adapters beside weights of 8 and fewer bits keeps the rest of the model in
+    # fp32, and so what runs between its layers (``peft.prepare_model_for_kbit_training``)
+    upcasts_base: bool = False
     # loss, losses: how it computes the loss, and how it can
     loss: Loss = "eager"
     losses: tuple[Loss, ...] = ("eager", "fused", "chunked")
@@ -671,8 +674,9 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
         setup={**_EAGER, "weights": "bf16"},
         software={"logit_scale": _EAGER_LOSS, "is_trainer": 1, **_FREES_GRADIENTS},
         zero_stages=(0, 3), recomputes=("full",), schedules=("1f1b",), degrees=(),
-        framework="trainer", optimizers=_OF_TRAINER, updates_in_backward=True,
-        sources=_TRAINING_ARGUMENTS + " (5.23); loss/loss_utils.py: ForCausalLMLoss",
+        framework="trainer", optimizers=_OF_TRAINER, updates_in_backward=True, upcasts_base=True,
+        sources=_TRAINING_ARGUMENTS + " (5.23); loss/loss_utils.py: ForCausalLMLoss; "
+        "peft/utils/other.py: prepare_model_for_kbit_training",
     ),
     "fsdp": StackFacts(
         setup={**_EAGER, "gradients": "bf16"},

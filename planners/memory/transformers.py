@@ -418,7 +418,8 @@ def _travelling(
     is_lone = (np.asarray(layouts.offloads_parameters) > 0) & (pp == 1)
     is_gathered = (np.asarray(layouts.zero_stage) >= 3) & ((d > 1) | is_lone)
     gathered = np.where(is_gathered, software.weight_bytes * whole, 0.0)
-    return gathered, _kept_by_deepspeed(held, layouts, d, software)
+    trained = held * np.asarray(shapes.trained_share, float)
+    return gathered, _kept_by_deepspeed(trained, layouts, d, software)
 
 
 def shard_ranks(layouts: Layouts) -> Floats:
@@ -654,7 +655,9 @@ def boundary_bytes(shapes: Shapes, layouts: Layouts) -> Floats:
 def kept_bytes(shapes: Shapes, layouts: Layouts, software: Software) -> Floats:
     """Return what one layer keeps of one micro-batch, on the device or on the host [bytes]."""
     whole = layer_activation_bytes(shapes, layouts, software)
-    boundary = boundary_bytes(shapes, layouts)
+    # Sharded weights are not prepared in fp32 (TRL's and fms-acceleration's ``is_sharded_qlora``).
+    element = np.where(np.asarray(layouts.zero_stage) >= 3, 2.0, software.residual_bytes)
+    boundary = boundary_bytes(shapes, layouts) * element / 2
     if not np.any(software.splits_inputs):
         return _repeated_bytes(shapes, layouts, boundary, whole)
     # Under sequence parallelism they are shared out already.

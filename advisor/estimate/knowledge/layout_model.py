@@ -37,6 +37,7 @@ from advisor.planners.core import (
     Transformer,
     UnitTimes,
     Work,
+    transformer_parameters,
 )
 from advisor.planners.memory import model_state
 from advisor.planners.step import KERNELS, StepColumns, adapter_work, runs_as
@@ -385,4 +386,13 @@ def software_of(work: Work) -> Software:
         said.pop("attention", None)
     if setup.overlaps_tensor is not None:
         said.pop("overlaps_tp", None)
-    return replace(software, **said)
+    found = replace(software, **said)
+    if not (facts.upcasts_base and setup.base_bits < 16):
+        return found
+    # Embedding, head and logits in fp32, two bytes more than in 16 bits.
+    model = work.transformer
+    tables = (1 + (not model.has_tied_embeddings)) * model.vocabulary * model.hidden
+    return replace(
+        found, residual_bytes=4.0, logit_scale=found.logit_scale + 4 / 8,
+        weight_bytes=weight + 2.0 * tables / transformer_parameters(model),
+    )  # fmt: skip

@@ -128,9 +128,9 @@ def kept_free_bytes(memory_bytes: Floats, is_accelerated: NDArray[np.bool_]) -> 
     """Return what a layout may not fill of a device's memory, the same for every verb [bytes].
 
     7 % of an accelerator's, at most 5 GiB: what its allocator cannot hand out grows with what it
-    hands out. Published runs that ran need up to 95 % of their cards (one in a hundred more than
-    93 %), those that ran out of memory 94 % and more, but for three whose cause is another
-    (``advisor validate oom``; chosen on these rows). Of main memory a fifth.
+    hands out. Of published runs that ran one in a hundred needs more than 93 % of its card, of
+    those that ran out of memory four in five (``advisor validate memory``, sources left out). Of
+    main memory a fifth.
     """
     margin = np.minimum(memory_bytes * _KEPT_FREE_SHARE, _MOST_KEPT_FREE_BYTES)
     return np.where(is_accelerated, margin, _KEPT_FREE_FRACTION * memory_bytes)
