@@ -76,10 +76,9 @@ def drawn() -> LayoutCase:
         software=Software(
             fusion=one_of(0, 1, 2, 3), attention=one_of(0, 1, 2, 3),
             is_launch_heavy=one_of(0, 1), is_trainer=one_of(0, 1), is_untuned=one_of(0, 1),
-            update_flop=one_of(0.0, 0.0, 1e5),
             gradient_bytes=one_of(2, 4), weight_bytes=one_of(2.0, 4.0),
             optimizer_state_bytes=one_of(6.0, 12.0), logit_scale=one_of(1.0, 1.75),
-            activation_scale=one_of(1.0, 1.2), keeps_gradients=one_of(0, 1),
+            activation_scale=one_of(1.0, 1.2), residual_bytes=one_of(2.0, 2.0, 4.0), keeps_gradients=one_of(0, 1),
             splits_inputs=one_of(0, 1), gathers_whole=one_of(0, 1),
             gradient_shard_bytes=one_of(0.0, 4.0), reduce_bucket_elements=one_of(0.0, 5e6),
             is_ring_balanced=one_of(0, 1), stops_early=one_of(0, 1),
@@ -90,6 +89,7 @@ def drawn() -> LayoutCase:
             dequantised_forward_bytes=one_of(0.0, 2.5), overlaps_tp=one_of(0, 1),
             overlaps_pp=one_of(0, 1), overlaps_dp=one_of(0, 1, 1), overlaps_ep=one_of(0, 1),
             sends_once=one_of(0, 1), evens_tokens=one_of(0, 0, 1),
+            update_flop=one_of(0.0, 0.0, 1e5),
         ),
         parameters=P, device_factor=FACTOR,
     )  # fmt: skip
@@ -313,13 +313,13 @@ def states(r: Any) -> float:
         some *= M.gathered_layers
         all_of_it = r.pp > 1 or r.gathers_whole
         found += r.weight_bytes * (whole if all_of_it else min(some, whole))
-    moves = moves_gradients(r, ranks)
+    moves, trained = moves_gradients(r, ranks), whole * r.trained_share
     if r.zero_stage == 0 and not moves:
-        found += r.gradient_shard_bytes * whole
+        found += r.gradient_shard_bytes * trained
     if r.zero_stage == 1 and not moves:
-        found += r.gradient_shard_bytes * whole / ranks
+        found += r.gradient_shard_bytes * trained / ranks
     if r.zero_stage == 1 or moves:
-        found += 4 * min(whole, r.reduce_bucket_elements)
+        found += 4 * min(trained, r.reduce_bucket_elements)
     return found
 
 
@@ -361,6 +361,7 @@ def kept(r: Any) -> float:
     if r.recompute < 2:
         return of_layer(r)
     start = between(r) / (r.tp if r.splits_inputs and not r.is_sequence_parallel else 1)
+    start *= r.residual_bytes / 2 if r.zero_stage < 3 else 1
     return repeated_share(r) * start + (1 - repeated_share(r)) * of_layer(r)
 
 

@@ -25,7 +25,6 @@ from advisor.jobs.model_facts import as_commonly_run, restacked
 from advisor.lab.fit.layout_rows import LayoutRows, read
 from advisor.lab.fit.memory import read_memory
 from advisor.lab.score.asked import Typed, answers, ask_rows, predictor
-from advisor.lab.score.asked import needed_bytes as of_rows
 from advisor.machines.cluster import one_group
 from advisor.machines.fleet import own_fleet
 from advisor.planners.core.arrays import Layouts, Software, shapes_of
@@ -93,16 +92,17 @@ def test_the_margin_refuses_at_most_two_in_a_hundred_that_ran_and_the_card_none(
     assert not of_those.row_id[refused(of_those)].tolist()
 
 
-def test_the_margin_refuses_two_of_three_that_ran_out_of_memory() -> None:
-    """Of the tables that say which runs failed: without any margin fewer than half are refused."""
+def test_the_margin_refuses_four_of_five_that_ran_out_of_memory() -> None:
+    """Of the sources that say which runs failed: one in eight more than without a margin."""
     known = read_memory(data.measurements(None))
     failed = known.is_out_of_memory
-    assert failed.sum() >= 10
-    used = of_rows(known.rows, case.constants().memory)[failed]
+    assert failed.sum() >= 40
+    rows, constants = known.rows, case.constants().memory
+    used = needed_bytes(rows.shapes, rows.layouts, rows.software, constants)[failed]
     capacity = known.capacity_bytes[failed]
     kept = data_parallel.kept_free_bytes(capacity, np.ones(failed.sum(), bool))
-    assert (used + kept > capacity).mean() >= 2 / 3
-    assert (used > capacity).mean() < 1 / 2
+    assert (used + kept > capacity).mean() >= 4 / 5
+    assert (used > capacity).mean() < (used + kept > capacity).mean() - 1 / 10
 
 
 @pytest.mark.parametrize("gib", [16, 32, 64, 256, 1024])
@@ -285,6 +285,4 @@ def test_an_answer_says_which_stack_it_assumed() -> None:
         job = described_job(work, name="a model", global_batch=8, steps=10)
         request = Constraints(gpus=parse_gpus("H100-SXM5-80GB"), max_nodes=1)
         found = recommend(job, request, predictor=predictor())
-        assert (
-            "no stack was named: as nemo runs it; --stack names another" in found.notes
-        ) is said
+        assert (any("no stack was named: as nemo runs it" in note for note in found.notes)) is said

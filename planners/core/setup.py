@@ -277,7 +277,7 @@ _TARGETS: Final[dict[str, frozenset[str]]] = {
 
 Stack = Literal[
     "nemo", "megatron-core", "megatron-lm", "megatron-deepspeed", "deepspeed", "torchtitan",
-    "llm-foundry", "trainer", "trl", "unsloth", "torchtune", "fsdp", "ddp", "ddp-compiled",
+    "llm-foundry", "trainer", "fsdp", "ddp", "ddp-compiled", "trl", "unsloth", "torchtune",
 ]  # fmt: skip
 
 
@@ -585,7 +585,7 @@ _FUSED_LOSS, _COMPILED_LOSS, _COPIED_LOSS, _EAGER_LOSS = 2 / 8, 4 / 8, 12 / 8, 1
 # logits are as the kernels are. One that is fused (Liger's and Unsloth's cross entropy,
 # Transformer Engine's in Megatron) writes the gradient over the logits, as flash-attention's does;
 # one that is chunked projects, casts and differentiates a part of the tokens at a time: eight
-# parts in torchtune (``LinearCrossEntropyLoss.num_output_chunks``), 256 tokens in TRL
+# parts in torchtune (``num_output_chunks``; its 0.6 projects all of them), 256 tokens in TRL
 # (``_CHUNKED_LM_HEAD_CHUNK_SIZE``), fewer still in Liger and Cut Cross Entropy.
 LOSSES: Final[Mapping[Loss, Mapping[str, float]]] = {
     "eager": {},
@@ -707,6 +707,28 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
         sources=_TRAINING_ARGUMENTS + " (5.23); loss/loss_utils.py: ForCausalLMLoss; "
         "peft/utils/other.py: prepare_model_for_kbit_training",
     ),
+    "fsdp": StackFacts(
+        setup={**_EAGER, "gradients": "bf16"},
+        software={"logit_scale": _EAGER_LOSS, **_NATIVE, **_FREES_GRADIENTS,
+                  **_UPDATES_IN_GROUPS},
+        zero_stages=(0, 3), recomputes=_WHOLE_OR_NOT, always_shards=True,
+        # A loop may divide its products, too (``torch.distributed.tensor.parallel``).
+        degrees=("tp",), usual_degrees=(), framework="trainer", updates_in_backward=True,
+        sources="torch.distributed.fsdp (2.13); torch.nn.functional.cross_entropy",
+    ),
+    "ddp": StackFacts(
+        setup=_EAGER, software={"logit_scale": _EAGER_LOSS, **_NATIVE, **_UPDATES_IN_GROUPS},
+        zero_stages=(0,),
+        recomputes=_WHOLE_OR_NOT, degrees=(), framework="trainer",
+        offloads=("optimizer", "gradients", "activations"), updates_in_backward=True,
+        sources=_OWN_LOOP,
+    ),
+    "ddp-compiled": StackFacts(
+        setup={"kernels": "compiled", "attention": "flash"}, software=_NATIVE, zero_stages=(0,),
+        recomputes=_WHOLE_OR_NOT, degrees=(), framework="trainer",
+        offloads=("optimizer", "gradients", "activations"), updates_in_backward=True,
+        sources=_OWN_LOOP,
+    ),
     "trl": StackFacts(
         setup={**_EAGER, "weights": "bf16"},
         # The logits of 256 tokens at once, in a checkpoint (``SFTConfig.loss_type``: "chunked_nll"
@@ -736,30 +758,8 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
         zero_stages=(0, 3), recomputes=("full",), always_shards=True,
         degrees=(), framework="torchtune", loss="chunked", losses=("eager", "chunked"),
         updates_in_backward=True,
-        sources="recipes/configs (0.6): loss, optimizer, optimizer_in_bwd, "
+        sources="recipes/configs (0.6.1): loss, optimizer, optimizer_in_bwd, "
         "enable_activation_checkpointing, fsdp_cpu_offload, dtype",
-    ),
-    "fsdp": StackFacts(
-        setup={**_EAGER, "gradients": "bf16"},
-        software={"logit_scale": _EAGER_LOSS, **_NATIVE, **_FREES_GRADIENTS,
-                  **_UPDATES_IN_GROUPS},
-        zero_stages=(0, 3), recomputes=_WHOLE_OR_NOT, always_shards=True,
-        # A loop may divide its products, too (``torch.distributed.tensor.parallel``).
-        degrees=("tp",), usual_degrees=(), framework="trainer", updates_in_backward=True,
-        sources="torch.distributed.fsdp (2.13); torch.nn.functional.cross_entropy",
-    ),
-    "ddp": StackFacts(
-        setup=_EAGER, software={"logit_scale": _EAGER_LOSS, **_NATIVE, **_UPDATES_IN_GROUPS},
-        zero_stages=(0,),
-        recomputes=_WHOLE_OR_NOT, degrees=(), framework="trainer",
-        offloads=("optimizer", "gradients", "activations"), updates_in_backward=True,
-        sources=_OWN_LOOP,
-    ),
-    "ddp-compiled": StackFacts(
-        setup={"kernels": "compiled", "attention": "flash"}, software=_NATIVE, zero_stages=(0,),
-        recomputes=_WHOLE_OR_NOT, degrees=(), framework="trainer",
-        offloads=("optimizer", "gradients", "activations"), updates_in_backward=True,
-        sources=_OWN_LOOP,
     ),
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""A layout as options of PyTorch's trainers: torchtitan 0.3 and torchtune 0.6.
+"""A layout as options of PyTorch's trainers: torchtitan 0.3 and torchtune 0.6.1.
 
 ``torchtitan/config/configs.py``; ``recipes/configs`` of torchtune.
 """
@@ -60,7 +60,7 @@ _OPTIMIZERS: Final[dict[str, str]] = {
 }  # fmt: skip
 _LOSSES: Final[dict[str, str]] = {
     "eager": "torch.nn.CrossEntropyLoss",
-    "chunked": "torchtune.modules.loss.LinearCrossEntropyLoss",
+    "chunked": "torchtune.modules.loss.CEWithChunkedOutputLoss",
 }
 
 
