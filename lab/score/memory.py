@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any, Final
@@ -252,10 +252,7 @@ def kernel_ratios(frame: Any) -> dict[str, float]:
 def _blind(rows: Questions, _data: Path) -> Blinded:
     """Score what is asked where nothing is known of the framework's buffers."""
     known: MemoryRows = rows.facts.known
-    bare = MemoryRows(**{
-        name: known.rows.without_framework_buffers() if name == "rows" else getattr(known, name)
-        for name in MemoryRows.__slots__
-    })  # fmt: skip
+    bare = replace(known, rows=known.rows.without_framework_buffers())
     return Blinded(
         answers=Answers(value=told_by_others(bare).value),
         changed=("nothing of a framework's buffers is known",),
