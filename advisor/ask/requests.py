@@ -55,7 +55,7 @@ EFFORT_H: Final = 0.5
 # Those of ``planners.core.setup.STACKS``, which is not loaded to read a command line.
 STACK_NAMES: Final = (
     "nemo", "megatron-core", "megatron-lm", "megatron-deepspeed", "deepspeed", "torchtitan",
-    "llm-foundry", "trainer", "trl", "unsloth", "torchtune", "fsdp", "ddp", "ddp-compiled",
+    "llm-foundry", "trainer", "fsdp", "ddp", "ddp-compiled", "trl", "unsloth", "torchtune",
 )  # fmt: skip
 
 

@@ -275,7 +275,7 @@ _TARGETS: Final[dict[str, frozenset[str]]] = {
 
 Stack = Literal[
     "nemo", "megatron-core", "megatron-lm", "megatron-deepspeed", "deepspeed", "torchtitan",
-    "llm-foundry", "trainer", "trl", "unsloth", "torchtune", "fsdp", "ddp", "ddp-compiled",
+    "llm-foundry", "trainer", "fsdp", "ddp", "ddp-compiled", "trl", "unsloth", "torchtune",
 ]  # fmt: skip
 
 
@@ -678,6 +678,27 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
         sources=_TRAINING_ARGUMENTS + " (5.23); loss/loss_utils.py: ForCausalLMLoss; "
         "peft/utils/other.py: prepare_model_for_kbit_training",
     ),
+    "fsdp": StackFacts(
+        setup={**_EAGER, "gradients": "bf16"},
+        software={"logit_scale": _EAGER_LOSS, **_FREES_GRADIENTS, **_UPDATES_IN_GROUPS},
+        zero_stages=(0, 3), recomputes=_WHOLE_OR_NOT, schedules=("1f1b",), always_shards=True,
+        # A loop may divide its products, too (``torch.distributed.tensor.parallel``).
+        degrees=("tp",), usual_degrees=(), framework="trainer", updates_in_backward=True,
+        sources="torch.distributed.fsdp (2.13); torch.nn.functional.cross_entropy",
+    ),
+    "ddp": StackFacts(
+        setup=_EAGER, software={"logit_scale": _EAGER_LOSS, **_UPDATES_IN_GROUPS},
+        zero_stages=(0,),
+        recomputes=_WHOLE_OR_NOT, schedules=("1f1b",), degrees=(), framework="trainer",
+        offloads=("optimizer", "gradients", "activations"), updates_in_backward=True,
+        sources=_OWN_LOOP,
+    ),
+    "ddp-compiled": StackFacts(
+        setup={"kernels": "compiled", "attention": "flash"}, zero_stages=(0,),
+        recomputes=_WHOLE_OR_NOT, schedules=("1f1b",), degrees=(), framework="trainer",
+        offloads=("optimizer", "gradients", "activations"), updates_in_backward=True,
+        sources=_OWN_LOOP,
+    ),
     "trl": StackFacts(
         setup={**_EAGER, "weights": "bf16"},
         # The logits of 256 tokens at once, in a checkpoint (``SFTConfig.loss_type``: "chunked_nll"
@@ -707,26 +728,5 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
         updates_in_backward=True,
         sources="recipes/configs (0.6.1): loss, optimizer, optimizer_in_bwd, "
         "enable_activation_checkpointing, fsdp_cpu_offload, dtype",
-    ),
-    "fsdp": StackFacts(
-        setup={**_EAGER, "gradients": "bf16"},
-        software={"logit_scale": _EAGER_LOSS, **_FREES_GRADIENTS, **_UPDATES_IN_GROUPS},
-        zero_stages=(0, 3), recomputes=_WHOLE_OR_NOT, schedules=("1f1b",), always_shards=True,
-        # A loop may divide its products, too (``torch.distributed.tensor.parallel``).
-        degrees=("tp",), usual_degrees=(), framework="trainer", updates_in_backward=True,
-        sources="torch.distributed.fsdp (2.13); torch.nn.functional.cross_entropy",
-    ),
-    "ddp": StackFacts(
-        setup=_EAGER, software={"logit_scale": _EAGER_LOSS, **_UPDATES_IN_GROUPS},
-        zero_stages=(0,),
-        recomputes=_WHOLE_OR_NOT, schedules=("1f1b",), degrees=(), framework="trainer",
-        offloads=("optimizer", "gradients", "activations"), updates_in_backward=True,
-        sources=_OWN_LOOP,
-    ),
-    "ddp-compiled": StackFacts(
-        setup={"kernels": "compiled", "attention": "flash"}, zero_stages=(0,),
-        recomputes=_WHOLE_OR_NOT, schedules=("1f1b",), degrees=(), framework="trainer",
-        offloads=("optimizer", "gradients", "activations"), updates_in_backward=True,
-        sources=_OWN_LOOP,
     ),
 }  # fmt: skip

@@ -28,13 +28,10 @@ _IN_BACKWARD: Final[dict[str, str]] = {
     "galore": "--optim galore_adamw_layerwise --optim_target_modules all-linear",
 }
 # What changes the Trainer's loss, and TRL's.
-_FUSED: Final = (
-    "--use_liger_kernel --liger_kernel_config "
-    '\'{"cross_entropy": true, "fused_linear_cross_entropy": false}\''
-)
-_LOSSES: Final[dict[str, str]] = {"fused": _FUSED, "chunked": "--use_liger_kernel"}
+_LIGER: Final = "--use_liger_kernel"
+_LOSSES: Final[dict[str, str]] = {"fused": _LIGER, "chunked": _LIGER}
 _LOSSES_OF_TRL: Final[dict[str, str]] = {
-    "eager": "--loss_type nll", "fused": f"--loss_type nll {_FUSED}",
+    "eager": "--loss_type nll", "fused": f"--loss_type nll {_LIGER}",
 }  # fmt: skip
 
 
@@ -117,6 +114,8 @@ def _remark(layout: Layout, setup: TrainingSetup) -> str:
             said.append('use_gradient_checkpointing="unsloth"')
     if layout.updates_in_backward and setup.optimizer not in _IN_BACKWARD:
         said.append("step in register_post_accumulate_grad_hook")
+    if setup.loss == "fused":
+        said.append("liger_kernel_config: cross_entropy, no fused_linear_cross_entropy")
     if setup.optimizer == "muon":
         said.append("optimizers=(torch.optim.Muon of the matrices and AdamW of the rest, None)")
     return f"  # {'; '.join(said)}" if said else ""
