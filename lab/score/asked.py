@@ -43,7 +43,7 @@ from advisor.planners.core.setup import (
     stack_facts,
 )
 from advisor.planners.layouts.frameworks import layout_columns
-from advisor.planners.layouts.problem import LayoutProblem, SearchSpace
+from advisor.planners.layouts.problem import POSSIBLE, LayoutProblem, SearchSpace
 from advisor.planners.step.describe import transformer_work
 from advisor.quantities import REACH_90
 
@@ -462,4 +462,5 @@ def _typed_space(rows: LayoutRows, row: int, *, how: Asked) -> SearchSpace:
     if is_told and not (layouts.offloads_optimizer or layouts.offloads_parameters):
         # Who names all else says that no state is moved to the host (nobody notes activations).
         said["offloads"] = ("activations",)
-    return replace(SPACE, **said)
+    # A layout that is told is answered where it is possible, as ``predict`` does.
+    return replace(SPACE, sureness=POSSIBLE, **said)
