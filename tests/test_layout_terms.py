@@ -76,7 +76,7 @@ def drawn() -> LayoutCase:
             is_launch_heavy=one_of(0, 1), is_trainer=one_of(0, 1), is_untuned=one_of(0, 1),
             gradient_bytes=one_of(2, 4), weight_bytes=one_of(2.0, 4.0),
             optimizer_state_bytes=one_of(6.0, 12.0), logit_scale=one_of(1.0, 1.75),
-            activation_scale=one_of(1.0, 1.2), residual_bytes=one_of(2.0, 2.0, 4.0), keeps_gradients=one_of(0, 1),
+            activation_scale=one_of(1.0, 1.2), keeps_gradients=one_of(0, 1),
             splits_inputs=one_of(0, 1), gathers_whole=one_of(0, 1),
             gradient_shard_bytes=one_of(0.0, 4.0), reduce_bucket_elements=one_of(0.0, 5e6),
             is_ring_balanced=one_of(0, 1), stops_early=one_of(0, 1),
@@ -87,6 +87,7 @@ def drawn() -> LayoutCase:
             dequantised_forward_bytes=one_of(0.0, 2.5), overlaps_tp=one_of(0, 1),
             overlaps_pp=one_of(0, 1), overlaps_dp=one_of(0, 1, 1),
             update_flop=one_of(0.0, 0.0, 1e5),
+            residual_bytes=np.where(np.arange(ROWS) % 3, 2.0, 4.0),
         ),
         parameters=P, device_factor=FACTOR,
     )  # fmt: skip

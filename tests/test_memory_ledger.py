@@ -22,6 +22,7 @@ from advisor.planners.memory.transformers import (
     UNSEEN,
     Ledger,
     MemoryConstants,
+    Term,
     deviation_bytes,
     ledger,
     memory_bytes,
@@ -39,7 +40,7 @@ NODE = Machines(
     flop_per_s=271e12, memory_bytes_per_s=2e12, memory_bytes=80e9, intra_bytes_per_s=300e9,
     network_bytes_per_s=25e9, devices_per_node=1,
 )  # fmt: skip
-STATE = ("parameters", "gradients", "optimizer", "masters")
+STATE: tuple[Term, ...] = ("parameters", "gradients", "optimizer", "masters")
 MODEL = (
     "--layers 32 --hidden 4096 --heads 32 --kv-heads 8 --ffn 14336 --gated --vocabulary 128256 "
     "--sequence 2048 --batch 2 --micro-batch 2 --total-steps 10"
@@ -119,7 +120,7 @@ def test_state_is_that_of_zero(zero_stage: int, whole: int, shared: int) -> None
     ranks = np.array([1, 2, 64])
     terms = held(Software(gradient_bytes=2), dp=ranks, zero_stage=zero_stage)
     parameters = held(Software(gradient_bytes=2))["parameters"] / 2
-    per_parameter = sum(terms[name] for name in STATE) / parameters
+    per_parameter = np.sum([terms[name] + 0 * ranks for name in STATE], axis=0) / parameters
     np.testing.assert_allclose(per_parameter, whole + shared / ranks)
 
 

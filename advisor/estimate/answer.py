@@ -167,7 +167,8 @@ def memory_terms(
     ``Definition``, each with its interval and deviation; ``equations`` and ``sources`` of the
     terms; ``fits_probability``, and what it had to be (``decided_at``).
     """
-    way, found = way_name(int(columns.way[row])), {}
+    found: dict[str, Any] = {}
+    way = way_name(int(columns.way[row]))
     if case.work.transformer is not None and way == "model parallel":
         problem, asked = (
             on_machine(case, int(columns.type_index[row])).problem,

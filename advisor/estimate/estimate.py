@@ -271,7 +271,7 @@ def _possible(
         return columns, space
     wider = replace(usual, sureness=POSSIBLE)
     found = predictor.step_columns(job, kind, count, space=wider, **asked)
-    return (columns, space) if found.status[0] else (found, wider)
+    return found, wider
 
 
 def _check_count(count: int) -> None:

@@ -143,13 +143,14 @@ def fit_rows(known: MemoryRows, rows: Bools) -> MemoryParameters:
     """Fit the same to the readings among some rows, widths to each source left out."""
     constants = fit_constants(known, rows)
     error = np.abs(_log_errors(known, constants))[rows[known.is_reading]]
+    wide: dict[str, Any] = widths(known, rows)
     return replace(
         case.memory(),
         context_bytes=constants.context_bytes,
         alone_context_bytes=constants.alone_context_bytes,
         slack=max(1.0, constants.slack),
         log_sd=float(np.sqrt(np.mean(np.square(error)))),
-        **widths(known, rows),
+        **wide,
     )
 
 
@@ -181,7 +182,8 @@ def widths(known: MemoryRows, rows: Bools) -> dict[str, float]:
 def _weighted_quantile(values: Array, weights: Array) -> float:
     order = np.argsort(values)
     share = np.cumsum(weights[order]) / weights.sum()
-    return float(values[order][min(np.searchsorted(share, _COVERED), values.size - 1)])
+    place = min(int(np.searchsorted(share, _COVERED)), values.size - 1)
+    return float(values[order][place])
 
 
 def _source_weights(sources: NDArray[np.str_]) -> Array:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any, Final
@@ -81,7 +81,7 @@ def read_rows(data: Path) -> Questions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class MemoryTold:
     """What is said of every row: what was read, and what must have room, with deviations."""
 
     value: Floats
@@ -90,11 +90,11 @@ class Told:
     needed_sd: Floats
 
 
-def _told(known: MemoryRows, constants: MemoryConstants) -> Told:
+def _told(known: MemoryRows, constants: MemoryConstants) -> MemoryTold:
     terms = known.terms(constants)
     parts = known.rows.shapes, known.rows.layouts, known.rows.software
     fullest, size = ledger(*parts, constants), len(known.rows)
-    return Told(
+    return MemoryTold(
         value=known.read(terms),
         value_sd=known.deviation(terms, constants),
         needed=np.broadcast_to(without_terms(fullest, UNSEEN["needed"]), size),
@@ -102,7 +102,7 @@ def _told(known: MemoryRows, constants: MemoryConstants) -> Told:
     )
 
 
-def told_by_others(known: MemoryRows) -> Told:
+def told_by_others(known: MemoryRows) -> MemoryTold:
     """Say of each source what the others tell."""
     found = np.full((4, len(known.rows)), np.nan)
     for source in np.unique(known.rows.table):
@@ -111,10 +111,10 @@ def told_by_others(known: MemoryRows) -> Told:
         found[:, out] = [part[out] for part in (told.value, told.value_sd, told.needed,
                                                 told.needed_sd)]  # fmt: skip
     value, value_sd, needed, needed_sd = found
-    return Told(value=value, value_sd=value_sd, needed=needed, needed_sd=needed_sd)
+    return MemoryTold(value=value, value_sd=value_sd, needed=needed, needed_sd=needed_sd)
 
 
-def _answered(rows: Questions, told: Told) -> Answers:
+def _answered(rows: Questions, told: MemoryTold) -> Answers:
     half = REACH_90 * told.value_sd / told.value
     return Answers(
         value=told.value, low=told.value * np.exp(-half), high=told.value * np.exp(half),
@@ -138,7 +138,7 @@ def memory_answers(rows: Questions, constants: MemoryConstants) -> Answers:
     return _answered(rows, _told(rows.facts.known, constants))
 
 
-def _figures(rows: Questions, told: Told, half: Floats) -> dict[str, float]:
+def _figures(rows: Questions, told: MemoryTold, half: Floats) -> dict[str, float]:
     """Return means over sources, verdicts by every rule, and the check of terms."""
     known: MemoryRows = rows.facts.known
     error = np.abs(told.value / rows.truth - 1)
@@ -164,7 +164,7 @@ def _of_sources(known: MemoryRows, column: Any, among: Bools) -> float:
     return float(np.mean([column[kept & (sources == s)].mean() for s in np.unique(sources[kept])]))
 
 
-def _verdicts(known: MemoryRows, told: Told) -> dict[str, float]:
+def _verdicts(known: MemoryRows, told: MemoryTold) -> dict[str, float]:
     """Return failures found and runs said to fit by the product's rule and by others."""
     failed = known.tells_failures & known.is_out_of_memory
     ran = known.tells_failures & ~known.is_out_of_memory
@@ -176,7 +176,7 @@ def _verdicts(known: MemoryRows, told: Told) -> dict[str, float]:
     return figures
 
 
-def _rules(known: MemoryRows, told: Told) -> Mapping[str, Bools]:
+def _rules(known: MemoryRows, told: MemoryTold) -> Mapping[str, Bools]:
     """Return which rows each rule refuses."""
     card, every = known.capacity_bytes, np.ones(len(known.rows), bool)
     reserved = told.needed + kept_free_bytes(card, every) > card
@@ -252,10 +252,7 @@ def kernel_ratios(frame: Any) -> dict[str, float]:
 def _blind(rows: Questions, _data: Path) -> Blinded:
     """Score what is asked where nothing is known of the framework's buffers."""
     known: MemoryRows = rows.facts.known
-    bare = MemoryRows(**{
-        name: known.rows.without_framework_buffers() if name == "rows" else getattr(known, name)
-        for name in MemoryRows.__slots__
-    })  # fmt: skip
+    bare = replace(known, rows=known.rows.without_framework_buffers())
     return Blinded(
         answers=Answers(value=told_by_others(bare).value),
         changed=("nothing of a framework's buffers is known",),

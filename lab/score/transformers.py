@@ -339,7 +339,7 @@ def layout_of(run: object, on: OnMachine) -> Layout:
     dp, pp, micro, batch = (int(getattr(run, name)) for name in _COLUMNS)
     steps = math.ceil(batch / micro / dp - 1e-9)
     plain = Layout(dp=dp, pp=pp, micro_batch=micro, accumulation_steps=steps)
-    used = float(on.problem.used_bytes(layout_columns(plain)))
+    used = float(on.problem.needed_bytes(layout_columns(plain)))
     return plain if used <= on.problem.capacity_bytes else replace(plain, recompute="full")
 
 

@@ -25,6 +25,7 @@ from advisor.planners.core import (
 )
 from advisor.planners.layouts.frameworks import layout_columns
 from advisor.planners.layouts.problem import (
+    POSSIBLE,
     Found,
     LayoutProblem,
     SearchSpace,
@@ -180,27 +181,30 @@ def nothing_fits(
         *_left_open(problem, devices, global_batch, space, asked or space),
     ]
     smaller = "with shorter sequences" if ways else "with a smaller model"
-    return misses(nearest, capacity, free, excess, [*ways, smaller])
+    return misses(nearest, capacity, free, excess, [*ways, smaller], sureness=problem.sureness)
 
 
 def misses(
-    nearest: str, capacity: float, free: float, excess: float, ways: Sequence[str]
-) -> PlanningError:
+    nearest: str, capacity: float, free: float, excess: float, ways: Sequence[str], *,
+    sureness: float = POSSIBLE,
+) -> PlanningError:  # fmt: skip
     """Return by how much the nearest layout misses a device's memory, and what would fit.
 
     ``nearest``: its degrees in words; ``capacity``, ``free``: of a device, what layouts may fill
-    and what is kept free; ``ways``: by which else it would fit ("with ...").
+    and what is kept free; ``ways``: by which else it would fit ("with ..."); ``sureness``: how
+    likely what is said to be needed is enough.
     """
     there, needed = (capacity + free) / GIB, (capacity + excess) / GIB
     kept = f", of which {free / GIB:.1f} GiB is kept free" if free >= GIB else ""
     larger = there + excess / GIB
     is_made = larger <= _LARGEST_DEVICE_GIB
+    sure = "" if sureness == POSSIBLE else f" to fit with {100 * sureness:.0f} %"
     found = [f"with devices of {int(np.ceil(larger))} GiB"] if is_made else []
     found += ways
     said = ", ".join(found[:-1]) + (", or " if found[1:] else "") + found[-1]
     return impossible(
         f"no layout fits in memory ({there:.1f} GiB{kept}): the nearest ({nearest}) needs "
-        f"{needed:.1f} GiB and misses by {excess / GIB:.1f} GiB",
+        f"{needed:.1f} GiB{sure} and misses by {excess / GIB:.1f} GiB",
         f"it would fit {said}",
     )
 
