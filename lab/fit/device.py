@@ -276,7 +276,7 @@ def fit_errors(
     """
     tried: list[tuple[float, int, ResidualParameters]] = []
     for length in JOB_LENGTHS if labels else JOB_LENGTHS[:1]:
-        fitted, whole = _of_length(seen, rows, length)
+        fitted, _ = _of_length(seen, rows, length)
         error = _blind_error(fitted, labels) if labels else 0.0
         tried.append((error, len(tried), fitted))
     fitted = min(tried, key=lambda one: one[:2])[2]

@@ -335,7 +335,8 @@ def mixture_errors(
             log_error = np.abs(np.log(said.step_s / rows.measured_s[here]))[said.is_answered]
             # Of all generations: they share what they are told by (``log_half_width``).
             generation = int(np.asarray(rows.machines.generation)[here[0]])
-            errors.append(_errors(mixtures.fold(str(name)), generation, log_error))
+            one = _errors(rows.take(here[said.is_answered]), generation, log_error)
+            errors.append(replace(one, table=mixtures.fold(str(name))))
     return {how: tuple(errors) for how, errors in found.items()}
 
 
