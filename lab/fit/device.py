@@ -220,9 +220,9 @@ def seen_errors(steps: Sequence[MeasuredStep], parameters: DeviceParameters) -> 
 def credible(seen: SeenErrors) -> SeenErrors:
     """Return errors with what no other card or job should hear of said of each row.
 
-    A job in a precision that errs by more than a factor of e in the median of its cards is described wrongly:
-    that says nothing of cards, nor of other jobs. Nor does a row that lies as far from its job's
-    median. Both count as if measured with an error as large. Of all others another card hears
+    A job in a precision that errs by more than a factor of e in the median of its cards is
+    described wrongly: that says nothing of cards, nor of other jobs. Nor does a row that lies as
+    far from its job's median. Both count as if measured with an error as large. Of all others another card hears
     where at least ``_CARDS`` cards err with one sign.
     """
     jobs = np.char.add(seen.points.name, seen.points.precision)
