@@ -32,7 +32,7 @@ NO_NAME = re.compile(r"\w+_[a-z]|\w+_(?:NAME|GROUP|CLASS)")
 # Whose names besides ours are written so, by what is quoted.
 OTHERS: Final[Mapping[str, str]] = {
     "PyTorch": "torch.utils.checkpoint torch._C._ensureCUDADeviceGuardSet mixed_precision_reduce"
-    " set_requires_gradient_sync",
+    " set_requires_gradient_sync create_selective_checkpoint_contexts exp_avg_sq_sqrt",
     "Python and Linux": "csv.field_size_limit run_delay tcp_info NETLINK_SOCK_DIAG"
     " clock_getcpuclockid",
     "transformers and TRL": "max_shard_size load_in_4bit load_in_8bit"
