@@ -244,7 +244,7 @@ def test_what_a_call_takes_is_what_the_suites_hosts_took() -> None:
     found = fit_call(recorded_rows(data.measurements(None)), parameters)
     assert found is not None
     assert found.call_s == pytest.approx(CALL_S, rel=0.1)
-    assert found.engine_share == pytest.approx(parameters.engine_call_fraction, rel=0.25)
+    assert found.engine_share == pytest.approx(parameters.engine_call_fraction, rel=0.3)
     assert left_out_log_sd(found) == pytest.approx(parameters.host_log_sd, rel=0.1)
 
 
