@@ -222,8 +222,8 @@ def credible(seen: SeenErrors) -> SeenErrors:
 
     A job in a precision that errs by more than a factor of e in the median of its cards is
     described wrongly: that says nothing of cards, nor of other jobs. Nor does a row that lies as
-    far from its job's median. Both count as if measured with an error as large. Of all others another card hears
-    where at least ``_CARDS`` cards err with one sign.
+    far from its job's median. Both count as if measured with an error as large. Of all others
+    another card hears where at least ``_CARDS`` cards err with one sign.
     """
     jobs = np.char.add(seen.points.name, seen.points.precision)
     heard, scatter = np.ones(jobs.size), np.broadcast_to(seen.scatter, jobs.size).copy()
