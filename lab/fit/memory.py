@@ -157,15 +157,16 @@ def fit_rows(known: MemoryRows, rows: Bools) -> MemoryParameters:
 def widths(known: MemoryRows, rows: Bools) -> dict[str, float]:
     """Return deviations by kind of term for which left-out sources' errors lie within 90 %.
 
-    Their ratios stay as packaged. One factor for stacks whose kernels are fused or compiled, one
+    Their ratios stay. One factor for stacks whose kernels are fused or compiled, one
     for eager ones and adapters: the share of 90 % of |ln(read / told)| over the relative
     deviation, every source counting the same.
     """
-    shipped = replace(case.memory(), loose_spread=1.0)
+    # Those of the class: what was fitted before would leave its rounding.
+    bare: dict[str, Any] = {name: getattr(MemoryConstants(), name) for name in WIDTHS}
     sources, reach = known.rows.table, np.full(len(known.rows), np.nan)
     for source in np.unique(sources[rows & known.is_reading]):
         out = sources == source
-        told = replace(fit_constants(known, rows & ~out), loose_spread=1.0)
+        told = replace(fit_constants(known, rows & ~out), loose_spread=1.0, **bare)
         terms = known.terms(told)
         value = known.read(terms)
         error = np.abs(np.log(known.measured_bytes / value))
@@ -175,7 +176,7 @@ def widths(known: MemoryRows, rows: Bools) -> dict[str, float]:
         _weighted_quantile(reach[k], _source_weights(sources[k])) / REACH_90 if k.any() else 1.0
         for k in (kept & ~known.is_loose, kept & known.is_loose)
     )
-    found = {name: getattr(shipped, name) * fused for name in WIDTHS}
+    found = {name: sd * fused for name, sd in bare.items()}
     return {**found, "loose_spread": max(loose / fused, 1.0)}
 
 
