@@ -325,9 +325,9 @@ def _step(
 # Measured transformer layers (Cephalo's and Zorse's profiles) as described jobs.
 
 
-# Attention heads by model, as benson-guo/zorse at 105c41a builds them (``models/*_simple.py``):
-# its GPTs have as many heads as the published ones have columns a head (128, 80), so that their
-# scores, 128 x 512 x 512 a sample, take longer than many a product. hidden / 128 for others.
+# Attention heads by model, as benson-guo/zorse at 105c41a builds them (``models/*_simple.py``);
+# hidden / 128 for others. Its GPTs have as many heads as the published ones have columns a head
+# (128, 80), so that their scores, 128 x 512 x 512 a sample, take longer than many a product.
 HEADS: Final = {
     "bert_large": 16, "bert_xlarge": 24, "gpt_1.3b": 128, "gpt_2.7b": 80, "gpt_6.7b": 128,
     "gpt_test": 128, "gpt_175b": 96, "llama_13b": 40, "llama_33b": 52, "llama_3b": 32,

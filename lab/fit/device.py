@@ -153,12 +153,12 @@ def _work(benchmark: str, batch: int, precision: Precision) -> Work:
 
 # Fit the process of the device model's errors (``planners.step.calibrate``) on measured steps.
 #
-# Amplitudes maximise evidence times a wide prior, on one row of every sweep; what a job has to
-# itself is read off sources left out. The length over jobs
-# is chosen on families of models and sources left out, whose rows have no siblings on other cards;
-# the correlation between precisions is set. The spread of intervals is read off the errors of
-# devices left out in turn. Rows of models that are doubted, and those that only their own card
-# hears of, are told before (``credible``).
+# Amplitudes maximise evidence times a wide prior, on one row of every sweep; what a job that is
+# asked for has to itself is read off sources left out. The length over jobs is chosen on families
+# of models and sources left out, whose rows have no siblings on other cards; the correlation
+# between precisions is set. The spreads of intervals are read off the errors of devices left out
+# in turn. Rows of models that are doubted, and those that only their own card hears of, are told
+# before (``credible``).
 
 
 Floats = NDArray[np.float64]
