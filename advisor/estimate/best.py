@@ -58,13 +58,7 @@ def best_columns(
     for way in BESIDE_WAYS:
         if way.applies(case):
             columns = way.columns(case, columns)
-    return _believed(case, columns)
-
-
-def _believed(case: StepCase, columns: TimeColumns) -> TimeColumns:
-    """Return the columns with what is assumed of networks, and known of runs like theirs."""
-    columns = believing(case, _with_assumed_networks(case, columns))
-    return replace(columns, log_usual=_log_usual(case, columns))
+    return believing(case, _with_assumed_networks(case, columns))
 
 
 def _log_usual(case: StepCase, columns: TimeColumns) -> Floats:
@@ -134,7 +128,7 @@ def _laid_out(
 
 
 def _with_assumed_networks(case: StepCase, columns: TimeColumns) -> TimeColumns:
-    """Mark the rows that rest on an assumed network, and widen their intervals by it."""
+    """Mark the rows that rest on an assumed network, widen their intervals, say what is usual."""
     rows = columns.type_index, columns.count
     is_assumed = case.is_network_assumed(*rows)
     slope = _network_slopes(case, columns, is_assumed)
@@ -145,6 +139,7 @@ def _with_assumed_networks(case: StepCase, columns: TimeColumns) -> TimeColumns:
         log_sd=np.hypot(columns.log_sd, added),
         assumed_network_bytes_per_s=np.where(is_assumed, rates, np.nan),
         network_slope=slope,
+        log_usual=_log_usual(case, columns),
     )
 
 
@@ -168,7 +163,7 @@ def first_look(case: StepCase, type_index: Integers, count: Integers) -> TimeCol
     Rows that are laid out by shape have no estimate yet: ``nan`` with status ok.
     """
     columns = _laid_out(case, type_index, count)
-    return _believed(case, columns)
+    return believing(case, _with_assumed_networks(case, columns))
 
 
 def improvable(case: StepCase, columns: TimeColumns) -> NDArray[np.bool_]:
