@@ -198,10 +198,10 @@ class Accelerator(Recorded):
     def relative_power(self) -> float:
         """What its board may draw for every flop/s of a burst, over a B200's.
 
-        1 where products are not bound by power: before Blackwell, and on cards without NVLink.
+        1 where products are not bound by power: but on Blackwell, and on cards without NVLink.
         """
         watts = self.device.tdp_w if self.device else None
-        if watts is None or self.kernels < _BLACKWELL or self.link_name == "pcie":
+        if watts is None or self.kernels != _BLACKWELL or self.link_name == "pcie":
             return 1.0
         return watts * self.card_share / self.flop_per_s * _B200_FLOP_PER_S / _B200_W
 
