@@ -96,7 +96,8 @@ def _said(value: Any, otherwise: int) -> int:
 
 
 def _run(row: dict[str, Any], gpu: str) -> AskedRun:
-    sizes: dict[str, Any] = {name: int(row[name]) for name in (*_DIMENSIONS, "experts", "experts_per_token")}
+    names = (*_DIMENSIONS, "experts", "experts_per_token")
+    sizes: dict[str, Any] = {name: int(row[name]) for name in names}
     model = Transformer(
         **sizes,
         is_gated=bool(row["is_gated"]),
