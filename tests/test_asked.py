@@ -20,8 +20,6 @@ from advisor.machines.devices import suite_device
 from advisor.machines.fleet import lone_fleet
 from advisor.planners.core.setup import DEFAULT_SETUP, Transformer
 from advisor.planners.layouts.problem import SearchSpace
-from advisor.planners.memory.transformers import MemoryConstants
-from advisor.planners.memory.transformers import memory_bytes as planned_bytes
 from advisor.planners.step.describe import transformer_work
 
 
@@ -57,19 +55,6 @@ def test_other_constants_reach_the_answer(rows: LayoutRows) -> None:
     some = rows.take(rows.table == table)
     left_out = asking_product.step_s(some, model.without(table))
     assert not np.allclose(left_out, asking_product.step_s(some, model.parameters), rtol=1e-6)
-
-
-def test_memory_is_that_of_the_product_with_the_buffers_of_the_framework(rows: LayoutRows) -> None:
-    constants = MemoryConstants()
-    asked = asking_product.memory_bytes(rows, constants)
-    at_once = planned_bytes(rows.shapes, rows.layouts, rows.software, constants)
-    np.testing.assert_allclose(asked, at_once, rtol=1e-9)
-    bare = asking_product.memory_bytes(rows.without_framework_buffers(), constants)
-    has_buffers = np.asarray(rows.software.reduce_bucket_elements) > 0
-    has_buffers = has_buffers & (np.asarray(rows.layouts.zero_stage) <= 1)
-    assert has_buffers.any()
-    assert (asked[has_buffers] > bare[has_buffers]).all()
-    np.testing.assert_array_equal(asked[~has_buffers], bare[~has_buffers])
 
 
 def test_every_way_to_ask_answers_or_says_why_not(rows: LayoutRows) -> None:

@@ -360,8 +360,11 @@ def in_flight(r: Any) -> float:
     return float(min(r.pp * ahead, r.accumulation_steps))
 
 
-def passing(r: Any, *, is_first: bool = False) -> float:
-    """Return what comes and goes on the fullest stage, or on the first."""
+def passing(r: Any, *, is_first: bool = False) -> tuple[float, float]:
+    """Return what comes and goes on the fullest stage, or on the first, and what stays cached.
+
+    Blocks of the loss's moment are there at the update, too: all that no other stream uses.
+    """
     moved = r.offloads_activations * repeated_share(r)
     each = kept(r) * (1 - moved) * min(r.passed_share * r.pp, 1)
     live = of_layer(r) if r.recompute == 2 or moved else 0.0
@@ -379,7 +382,10 @@ def passing(r: Any, *, is_first: bool = False) -> float:
         absent += routed * (not moves_gradients(r, of_experts)) / shares[1]
         absent *= r.trained_share * r.gradient_bytes
     matrix = 2 * r.hidden * max(r.ffn, r.hidden) / r.tp if r.dequantised_bytes else 0
-    return float(max(found - absent, of_layer(r)) + matrix)
+    is_sharded = r.zero_stage == 3 and copies(r)[0] > 1
+    cached = (1.0 if is_sharded else 0.5) * (found - of_layer(r))
+    is_later = of_layer(r) > found - absent
+    return float(max(found - absent, of_layer(r)) + matrix), max(cached, 0.0) * is_later
 
 
 def test_a_device_holds_states_and_what_passes() -> None:
@@ -387,15 +393,17 @@ def test_a_device_holds_states_and_what_passes() -> None:
     given = (case.shapes, case.layouts, case.software, M)
     needed, whole, first = [], [], []
     for r in rows():
-        lasting, come, come_first = states(r), passing(r), passing(r, is_first=True)
+        lasting, (come, kept), (come_first, kept_first) = (
+            states(r), passing(r), passing(r, is_first=True)
+        )  # fmt: skip
         if r.dp * r.tp * r.pp * r.cp == 1:
             needed.append(M.alone_context_bytes + lasting + come)
-            whole.append(M.alone_context_bytes + lasting + M.slack * come)
+            whole.append(M.alone_context_bytes + lasting + M.slack * come + kept)
             first.append(whole[-1])
         else:
             needed.append(M.context_bytes + lasting + come)
-            whole.append(M.context_bytes + M.slack * (lasting + come))
-            first.append(M.context_bytes + M.slack * (lasting + come_first))
+            whole.append(M.context_bytes + M.slack * (lasting + come) + kept)
+            first.append(M.context_bytes + M.slack * (lasting + come_first) + kept_first)
     np.testing.assert_allclose(needed_bytes(*given), needed, rtol=1e-9)
     np.testing.assert_allclose(memory_bytes(*given), whole, rtol=1e-9)
     np.testing.assert_allclose(memory_bytes(*given, stage="first"), first, rtol=1e-9)
@@ -436,8 +444,9 @@ def test_a_lone_device_loses_nothing_of_what_lasts_and_a_replayed_job_neither() 
     is_alone = np.array([r.dp * r.tp * r.pp * r.cp == 1 for r in rows()])
     np.testing.assert_allclose(plain["context"], np.where(is_alone, 20, 50))
     np.testing.assert_allclose(small["context"], 5.0 + 0 * passing)
-    np.testing.assert_allclose(replayed["fragmentation"], 0.5 * passing)
-    lost = 0.5 * np.where(is_alone, passing, passing + lasting)
+    cached = ledger(*given, replace(constants, slack=1.0))["fragmentation"]
+    np.testing.assert_allclose(replayed["fragmentation"], cached + 0.5 * passing)
+    lost = cached + 0.5 * np.where(is_alone, passing, passing + lasting)
     np.testing.assert_allclose(plain["fragmentation"], lost)
 
 

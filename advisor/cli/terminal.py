@@ -62,17 +62,18 @@ def with_values(
         is_option = "--" not in args[:place]
         if is_option and OFFLOAD_FLAG in names and word == f"--no{OFFLOAD_FLAG[1:]}":
             word = f"{OFFLOAD_FLAG}=no"
-        elif (
-            is_option
-            and word == OFFLOAD_FLAG in names
-            and not set(following.lower().replace(" ", "").split(",")) <= {*PARTS, ""}
-        ):
+        elif is_option and word == OFFLOAD_FLAG in names and not _names_parts(following):
             word = f"{OFFLOAD_FLAG}=yes"
         found.append(word)
         is_file = following == _TERMINAL or (following[0:1] != "-" and Path(following).suffix)
         if is_option and word == PLOT_FLAG in names and not is_file:
             found.append(_TERMINAL)
     return found
+
+
+def _names_parts(word: str) -> bool:
+    """Whether a word is a list of parts of a step, misspelt ones too."""
+    return any(part.strip()[:4] == known[:4] for part in word.split(",") for known in PARTS)
 
 
 def refuse(plot: str | None, *, as_json: bool) -> None:

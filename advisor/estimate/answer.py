@@ -165,16 +165,15 @@ def memory_terms(
 
     ``terms_gib``, and ``stages_gib`` of the ends of a pipeline; ``read_gib`` by
     ``Definition``, each with its interval and deviation; ``equations`` and ``sources`` of the
-    terms; ``fits_probability``, and what it had to be (``decided_at``).
+    terms; ``fits_probability``; ``decided_at``, what that had to be, where a layout was chosen.
     """
     found: dict[str, Any] = {}
     way = way_name(int(columns.way[row]))
     if case.work.transformer is not None and way == "model parallel":
-        problem, asked = (
-            on_machine(case, int(columns.type_index[row])).problem,
-            layout_columns(layout),
-        )
+        problem = on_machine(case, int(columns.type_index[row])).problem
+        asked = layout_columns(layout)
         terms, constants = problem.ledger(asked), problem.memory
+        found["decided_at"] = case.space.sureness
         if layout.pp > 1:
             found["stages_gib"] = {
                 "first stage": _in_gib(problem.ledger(asked, "first")),
@@ -198,7 +197,7 @@ def memory_terms(
     if device is not None:
         needed = NormalDist(read["needed"]["value"], max(read["needed"]["sd"], 1e-9))
         likely = needed.cdf(float(device.memory_bytes) / GIB)
-        found |= {"fits_probability": likely, "decided_at": case.space.sureness}
+        found["fits_probability"] = likely
     return found
 
 

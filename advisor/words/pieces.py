@@ -152,7 +152,7 @@ def direct_cost_text(answer: Record) -> str:
     return f"{value}  ({bounds}; the steps alone, by a model of the cost itself)"
 
 
-# As likely as what is rented must fit: anything less is said.
+# How likely what is rented must fit: what had to be less likely is said.
 _SURE: Final = 0.9
 
 
@@ -167,8 +167,9 @@ def memory_words(answer: Record) -> str:
     if there is None:
         return f"{needed} GiB"
     said = f"{needed} of {digits(there)} GiB" + (f", {digits(free)} kept free" if free else "")
-    likely = answer.get("memory", {}).get("fits_probability", 1.0)
-    return said if likely >= _SURE else f"{said}; fits with {percent_text(likely)}"
+    held = answer.get("memory", {})
+    is_rented = held.get("decided_at", _SURE) >= _SURE
+    return said if is_rented else f"{said}; fits with {percent_text(held['fits_probability'])}"
 
 
 # Who reads a device's memory so (``planners.memory.UNSEEN``).
@@ -195,8 +196,8 @@ def memory_table(answer: Record, width: int) -> list[str]:
         line = f"  {f'= {name}':<17}{digits(read['value']):>7}  {bounds}: {_READ_BY[name]}"
         lines += wrapped(line, width, indent=" " * 28)
     if "fits_probability" in held:
-        asked = percent_text(held["decided_at"])
-        lines.append(f"  fits with {percent_text(held['fits_probability'])}; had to at {asked}")
+        asked = f"; had to with {percent_text(held['decided_at'])}" if "decided_at" in held else ""
+        lines.append(f"  fits with {percent_text(held['fits_probability'])}{asked}")
     return lines
 
 

@@ -42,7 +42,7 @@ from advisor.planners.core.setup import (
     Transformer,
 )
 from advisor.planners.layouts.frameworks import layout_columns
-from advisor.planners.layouts.problem import LayoutProblem, SearchSpace
+from advisor.planners.layouts.problem import POSSIBLE, LayoutProblem, SearchSpace
 from advisor.planners.step.describe import transformer_work
 from advisor.quantities import REACH_90
 
@@ -438,4 +438,5 @@ def _typed_space(rows: LayoutRows, row: int, *, how: Asked) -> SearchSpace:
         said["zero_stages"] = (int(layouts.zero_stage),)
     if is_told and rows.is_recompute_stated[row]:
         said["recomputes"] = (RECOMPUTES[int(layouts.recompute)],)
-    return replace(SPACE, **said)
+    # A layout that is told is answered where it is possible, as ``predict`` does.
+    return replace(SPACE, sureness=POSSIBLE, **said)

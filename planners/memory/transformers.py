@@ -64,14 +64,18 @@ Term = Literal[
 Ledger = dict[Term, Floats]
 # Kind, equation of a device's share and where it is from, of every term in the order shown.
 TERMS: Final[Mapping[Term, tuple[Kind, str, str]]] = {
-    "parameters": ("states", "w N / tp, by ZeRO 3 over d", "ZeRO [2]"),
-    "gradients": ("states", "g N / tp, by ZeRO 2 over d", "ZeRO [2]"),
-    "optimizer": ("states", "moments N / tp, by ZeRO 1 over d", "ZeRO [2]"),
-    "masters": ("states", "4 N / tp, by ZeRO 1 over d", "ZeRO [2]"),
+    "parameters": ("states", "w N / tp, by ZeRO 3 over d", "ZeRO, SC'20"),
+    "gradients": ("states", "g N / tp, by ZeRO 2 over d", "ZeRO, SC'20"),
+    "optimizer": ("states", "moments N / tp, by ZeRO 1 over d", "ZeRO, SC'20"),
+    "masters": ("states", "4 N / tp, by ZeRO 1 over d", "ZeRO, SC'20"),
     "adapters": ("states", "(w + g + moments) r (inner + columns)", "LoRA, Hu et al. 2021"),
     "gathered": ("communication", "w x two layers, or what stays gathered", "FSDP, ZeRO-3"),
     "buckets": ("communication", "gradients on their way to a reduction", "DeepSpeed, FSDP"),
-    "activations": ("activations", "kept by a layer and token x layers in flight", "[1], eq. 2-4"),
+    "activations": (
+        "activations",
+        "kept by a layer and token x layers in flight",
+        "Korthikanti et al. 2022",
+    ),
     "recomputed": ("activations", "of the one layer that is computed again", "Chen et al. 2016"),
     "logits": ("logits", "bytes a logit x tokens at once x V / tp", "counted by loss"),
     "workspace": (
@@ -82,7 +86,11 @@ TERMS: Final[Mapping[Term, tuple[Kind, str, str]]] = {
     "context": ("context", "CUDA context, libraries, communicators", "fitted"),
     "fragmentation": ("fragmentation", "(slack - 1) x what is allocated", "fitted"),
     "host_state": ("states", "what is offloaded of the state", "ZeRO-Offload, Ren et al. 2021"),
-    "host_activations": ("activations", "what is offloaded of the activations", "[1]"),
+    "host_activations": (
+        "activations",
+        "what is offloaded of the activations",
+        "Korthikanti et al. 2022",
+    ),
 }
 HOST_TERMS: Final[tuple[Term, ...]] = ("host_state", "host_activations")
 # What of a device each way to read its memory does not see: ``torch.cuda.max_memory_allocated``
