@@ -86,7 +86,7 @@ def _asked(frame: Any) -> Iterator[AskedMemory]:
         if gpu is None or not (is_stated or is_failure):
             continue
         yield AskedMemory(
-            run=_run(row, gpu.device.name), technique=row["technique"], is_failure=is_failure,
+            run=_run(row, str(gpu.name)), technique=row["technique"], is_failure=is_failure,
             definition=row["definition"], measured_bytes=float(row["memory_gib"]) * GIB,
         )  # fmt: skip
 
@@ -96,7 +96,8 @@ def _said(value: Any, otherwise: int) -> int:
 
 
 def _run(row: dict[str, Any], gpu: str) -> AskedRun:
-    sizes = {name: int(row[name]) for name in (*_DIMENSIONS, "experts", "experts_per_token")}
+    names = (*_DIMENSIONS, "experts", "experts_per_token")
+    sizes: dict[str, Any] = {name: int(row[name]) for name in names}
     model = Transformer(
         **sizes,
         is_gated=bool(row["is_gated"]),
@@ -153,11 +154,11 @@ def _layout(row: dict[str, Any]) -> Layout:
     devices, micro_batch = _said(row["accelerators"], 1), _said(row["micro_batch"], 1)
     is_spread = str(row["sharding"]).startswith("layers")
     moved = str(row["offload"])
-    parts = frozenset(part for part in _PARTS if part in moved)
+    parts: frozenset[Any] = frozenset(part for part in _PARTS if part in moved)
     if "cpu" in moved and not parts:
         parts = frozenset(("optimizer", "gradients"))  # DeepSpeed's switch
-    recompute = row["recompute"] if row["recompute"] in ("none", "full") else None
-    usual = "full" if row["technique"] != "full" or row["verdict"] != "oom" else "none"
+    recompute: Any = row["recompute"] if row["recompute"] in ("none", "full") else None
+    usual: Any = "full" if row["technique"] != "full" or row["verdict"] != "oom" else "none"
     return Layout(
         pp=devices if is_spread else 1, dp=1 if is_spread else devices, micro_batch=micro_batch,
         zero_stage=_ZERO.get(str(row["sharding"]), 0) if devices > 1 else 0,

@@ -50,7 +50,11 @@ Quantity = Literal[
     "step_time", "training_time", "throughput", "cost", "memory", "fits"
 ]  # fmt: skip
 QUANTITIES: Final[tuple[Quantity, ...]] = get_args(Quantity)
-# Quantity -> where the record has it; of memory there is no interval.
+# What a source read of memory -> the record's word for it.
+_READ: Final[Mapping[str, str]] = {
+    "peak active": "allocated", "peak allocated": "allocated", "reserved": "reserved",
+}  # fmt: skip
+# Quantity -> where the record has it; memory is one of several readings.
 _PLACES: Final[Mapping[str, str]] = {
     "step_time": "step_time_s", "training_time": "training_time_h",
     "throughput": "throughput_samples_per_s", "cost": "cost_usd",
@@ -146,7 +150,8 @@ class Said:
         if self.record is None:
             return math.nan, math.nan, math.nan
         if asked.quantity == "memory":
-            return float(self.record["memory_gib"]) * scale, math.nan, math.nan
+            read = self.record["memory"]["read_gib"][_READ.get(asked.definition, "monitor")]
+            return read["value"] * scale, read["low"] * scale, read["high"] * scale
         found = self.record.get(_PLACES.get(asked.quantity, ""))
         if found is None:
             return math.nan, math.nan, math.nan
@@ -257,6 +262,9 @@ def without(group: str) -> Unseen:
         return Unseen(constants=shipped, campaigns=campaign_folds().get(name, whole))
     if family == "finetune":
         layout = shipped.layout.left_out(fold("model", name), FINETUNE_ROWS_TABLE)
+    elif family == "memory":
+        shipped = replace(shipped, memory=_memory_without(name))
+        return Unseen(constants=shipped, campaigns=whole)
     elif table := table_of(group):
         layout = shipped.layout.left_out(table, table)
         shipped = replace(shipped, memory=_memory_without(table))
@@ -353,7 +361,7 @@ def _answers(rows: Questions) -> Answers:
     plain = Answers(value=value, low=low, high=high)
     return replace(
         plain,
-        groups=_memory_groups(rows, value),
+        groups=_memory_groups(rows, plain),
         figures=_figures(rows, plain, list(said.values())),
         others={
             "a rate per chip, of the other groups' lines": _same_rate(
@@ -365,13 +373,13 @@ def _answers(rows: Questions) -> Answers:
     )
 
 
-def _memory_groups(rows: Questions, value: Floats) -> list[Group]:
-    """Score memory, for which no interval is told, by what was read."""
+def _memory_groups(rows: Questions, answers: Answers) -> list[Group]:
+    """Score memory by what was read."""
     bank: Bank = rows.facts
-    asked = bank.mask("memory") & np.isfinite(value)
+    asked = bank.mask("memory") & np.isfinite(answers.value)
     kinds = {"": asked} | by((line.definition or "not said" for line in bank.lines), prefix=", ")
     return [
-        Group(group=f"memory{name}", scores=score(value[mask & asked], rows.truth[mask & asked]))
+        Group(group=f"memory{name}", scores=answers.scores(rows.truth, mask & asked))
         for name, mask in kinds.items()
         if (mask & asked).any()
     ]
@@ -466,7 +474,7 @@ def _hidden(rows: Questions) -> list[Hidden]:
     found = []
     for line in rows.facts.lines:
         family, _, name = line.group.partition("/")
-        table = table_of(line.group)
+        table = name if family == "memory" else table_of(line.group)
         found.append(
             Hidden(
                 devices=frozenset(["RTX-3090"] if family == "recorded" else []),
@@ -509,14 +517,15 @@ TYPED: Final = Protocol(
     notes=(
         "answered by constants without the line's rows: lines of layouts, blackwell and MLPerf "
         "without their table, of fine-tuning without their model, of whole training runs without "
-        "their family, of mixtures and torchao without the table of the same publisher; nothing "
-        "was fitted on threads, memory, AMD's cards, speed runs and the lent H200. Not without: "
+        "their family, of memory without their source, of mixtures and torchao without the table "
+        "of the same publisher; nothing was fitted on the lines of threads, AMD's cards, speed "
+        "runs and the lent H200. Not without: "
         "timm's steps (the device model has no folds), what was learned of our own runs, which "
         "covers no such job, and the other tables of a publisher: the same job on other software "
         "may be among them",
         "inside means that the truth, of a range its middle, lies in the 90 % interval; that the "
-        "range meets it is a figure. Memory has no interval, is compared as printed, whatever "
-        "the source read, and is not in the total",
+        "range meets it is a figure. Memory is compared by what the source read (a monitor's "
+        "where it does not say), and is not in the total",
         "a verdict is the exit code: 0 fits, 3 does not; a line that is not understood (2) is "
         "wrong, and not answered",
         "a rate per chip: the median share of the peak that the lines of other groups reach on "

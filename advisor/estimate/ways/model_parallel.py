@@ -302,8 +302,10 @@ def _told(memory: MemoryParameters, setup: TrainingSetup) -> MemoryParameters:
     unsaid = 1.0 if setup.named_stack is not None else memory.unsaid_spread
     is_loose = setup.kernels == "eager" or setup.has_adapters
     wide = dict.fromkeys(WIDTHS, memory.loose_spread if is_loose else 1.0)
-    wide["activations_log_sd"] *= unsaid
-    wide["logits_log_sd"] *= 1.0 if setup.loss is not None else unsaid
+    # What is loose errs by what nobody said of it, too.
+    wide["activations_log_sd"] = max(wide["activations_log_sd"], unsaid)
+    if setup.loss is None:
+        wide["logits_log_sd"] = max(wide["logits_log_sd"], unsaid)
     return replace(memory, **{name: getattr(memory, name) * by for name, by in wide.items()})
 
 
