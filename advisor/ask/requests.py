@@ -141,6 +141,8 @@ class JobSpec:
             self._refuse(_NUMBERS, "goes with --layers, --hidden and --heads")
         if self.model is None:
             self._refuse(("image",), "goes with --model")
+        if self.is_described:
+            self._refuse(("call_s",), "goes with a job that was recorded")
         if not (self.is_numbers or self.model or self.tokens):
             self._refuse(("sequence",), "goes with --model, --layers or --tokens")
 
@@ -181,7 +183,7 @@ class JobSpec:
     def _refuse(self, names: tuple[str, ...], why: str) -> None:
         for name in names:
             if getattr(self, name) is not None:
-                flag = name.removeprefix("is_").replace("_", "-")
+                flag = name.removeprefix("is_").removesuffix("_s").replace("_", "-")
                 raise UsageError(
                     f"--{flag} {why}", hint="a recorded run or job file has its own: leave it out"
                 )

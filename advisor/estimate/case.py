@@ -24,6 +24,7 @@ from advisor.collectors.derive import MOST_RATIO, ratio
 from advisor.estimate.knowledge.layout_model import LayoutModel, load
 from advisor.estimate.time_columns import CODE, TimeColumns, no_times
 from advisor.jobs import ACTUAL_LOG_SD, Job, data_in_s
+from advisor.jobs.recorded_work import USUAL_CORE_SPEED
 from advisor.machines import (
     calibration_parameters,
     device_parameters,
@@ -66,9 +67,6 @@ if TYPE_CHECKING:
     from advisor.planners.links import ScalingFit
 
 
-# CoreMark per virtual CPU of the usual host of a GPU: the median of the processors of the
-# catalogue's machines with GPUs that were measured [1/s]
-USUAL_CORE_SPEED: Final = 19_000.0
 DIGITS = 5  # significant: fits converge further, readings are less certain
 
 
@@ -150,6 +148,8 @@ class Anchors:
     # measured_log_sd, device_log_sd: errors of their logarithms
     measured_log_sd: tuple[float, ...] = ()
     device_log_sd: tuple[float, ...] = ()
+    # what not knowing the host that started each would have added, in its batch
+    host_log_sd: tuple[float, ...] = ()
     devices: tuple[Device, ...] = ()  # where each was measured
     host: Device | None = None  # what the recorded job computed on
     # the job's: what published steps of jobs like it say of GPUs is heard. None for the bare
@@ -249,6 +249,8 @@ class Anchors:
         prior = expected_errors(self.work, devices, constants.residual, hosts)
         if law == "operators":
             prior = _widened(prior, self.work, devices, bare_sd, constants)
+            told = np.array([self.host_log_sd[i] for i in seen])
+            prior = self._with_hosts(prior, devices, told, constants)
             if is_known_by_runs(self.work):
                 # Of a step that was fitted to runs errors are wider where none of them was.
                 runs = [d.name for d in devices[len(targets) :]]
@@ -264,6 +266,26 @@ class Anchors:
         noise = np.array([self.measured_log_sd[i] for i in seen])
         return conditioned(prior, len(targets), errors, noise)
 
+    def _with_hosts(
+        self, prior: ExpectedErrors, devices: Sequence[Device], seen: Floats, constants: Constants
+    ) -> ExpectedErrors:
+        """Return the errors with what the hosts of the job's runs share with the same cards.
+
+        One run tells of its host as much as its calls are of its step: all of it in a small
+        batch, next to nothing in a large one. ``devices``: the targets, then those of the runs,
+        whose hosts add ``seen``.
+        """
+        work, targets = self.work, devices[: len(devices) - len(seen)]
+        if work is None or not seen.any():
+            return prior
+        names = np.array([d.name for d in devices])
+        asked = step_time(work, targets, [float(work.micro_batch)], constants.device)
+        is_there = np.isin(names[: len(targets)], names[len(targets) :])
+        of_host = np.r_[np.where(is_there, asked.host_log_sd[:, 0], 0.0), seen]
+        of_host = np.where(own_hosts(devices, constants.residual), 0.0, of_host)
+        shared = np.outer(of_host, of_host) * (names[:, None] == names)
+        return replace(prior, covariance=prior.covariance + shared)
+
     def _host_log_sd(self, devices: Sequence[Device], constants: Constants) -> Floats | None:
         """Return what not knowing hosts adds to ln(step); None where own runs told of none."""
         work = self.work
@@ -274,7 +296,7 @@ class Anchors:
 
     def with_actual(
         self, device: Device, predicted_s: float, measured_s: float, device_log_sd: float,
-        workers: int | None = None,
+        host_log_sd: float = 0.0, workers: int | None = None,
     ) -> Anchors:  # fmt: skip
         """Return the anchors with one more: a real run on ``device``, or on ``workers`` of it."""
         return replace(
@@ -284,6 +306,7 @@ class Anchors:
             measured_s=(*self.measured_s, measured_s),
             measured_log_sd=(*self.measured_log_sd, ACTUAL_LOG_SD),
             device_log_sd=(*self.device_log_sd, device_log_sd),
+            host_log_sd=(*self.host_log_sd, host_log_sd),
             devices=(*self.devices, device),
         )
 

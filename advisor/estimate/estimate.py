@@ -296,7 +296,7 @@ def _estimate(
         price = machine[0].price_usd_per_h * machine[1]
         rent = Rent(price_usd_per_h=price, billing=(0.0, 0.0))  # nobody rents it out
         row["breakdown"] = done.breakdown(0, rent)
-    work = job.work
+    work, is_cpu = job.work, device is None or device.kind == "cpu"
     configuration = Configuration(parts=(machine,))
     facts = StepFacts(predictor, job, columns, device, of_type)
     return Answer(
@@ -310,8 +310,8 @@ def _estimate(
             job.fallback,
             input_words(job.feed.unseen, row["throughput_samples_per_s"].value,
                         machine[0].vcpus * machine[1]),
-            *job.notes,
-            *script_notes(job, [(device is not None and device.kind != "cpu", row["devices"])]),
+            *(note for note in job.notes if is_cpu or note not in job.limits.notes()),
+            *script_notes(job, [(not is_cpu, row["devices"])]),
         ))),
         units=transformer_units(
             job, row["step_time_s"].value, row["devices"], device,

@@ -251,7 +251,7 @@ class Predictor:
         bare = step_time(work, [run.device for run in runs], [1.0], self.constants.device)
         for run, predicted_s, log_sd in zip(runs, steps, bare.log_sd, strict=True):
             anchors = anchors.with_actual(
-                run.device, float(predicted_s), run.step_s, float(log_sd), run.workers
+                run.device, float(predicted_s), run.step_s, float(log_sd), workers=run.workers
             )
         return replace(anchors, others=self.own_runs.others(job, work, tuple(runs)))
 

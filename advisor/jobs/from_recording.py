@@ -164,8 +164,11 @@ def _unclocked(recording: Recording) -> tuple[str, ...]:
         return ()
     seen = "no step but the traced one was seen to its end"
     if step is not None:
-        low, high = duration_text(step.low_s), duration_text(step.high_s)
-        seen = f"a step took {low} to {high} over {step.steps} step{'s' * (step.steps != 1)}"
+        least = f"{duration_text(step.low_s)} to " if step.low_s > 0 else "up to "
+        number = f"{step.steps} step{'s' * (step.steps != 1)}"
+        seen = f"a step took {least}{duration_text(step.high_s)} over {number}"
+        if step.warmup_steps:
+            seen += f", {step.warmup_steps} before to warm up"
     return (
         f"the time of a step on the machine of the recording is not known ({seen}): times are the "
         "device model's, from the traced operators, and their ranges are wider",

@@ -40,6 +40,9 @@ from advisor.planners.step import (
 # Calls of autograd's engine and of updates over lists take less
 # (``DeviceParameters.engine_call_fraction``).
 CALL_S: Final = 65e-6
+# CoreMark per virtual CPU of the usual host of a GPU: the median of the processors of the
+# catalogue's machines with GPUs that were measured [1/s]
+USUAL_CORE_SPEED: Final = 19_000.0
 # Traced as one call already, or no work at all.
 _KERNELS_OF_LISTS = ("aten::_foreach", "aten::_fused", "profiler::")
 

@@ -117,10 +117,13 @@ def catalogue_fleet(catalogue: Catalogue) -> TypeColumns:
     )
 
 
-def lone_fleet(device: Device, count: int, row: Accelerator | None) -> TypeColumns:
+def lone_fleet(
+    device: Device, count: int, row: Accelerator | None, core_speed: float | None = None
+) -> TypeColumns:
     """Return one machine that nobody sells: ``count`` of a device, and a host without limits.
 
-    ``row``: the catalogue's row of the device: its own link, or its PCIe generation.
+    ``row``: the catalogue's row of the device: its own link, or its PCIe generation;
+    ``core_speed``: of an accelerator's host [1/s].
     """
     between, is_own = link_between(row)
     is_cpu = device.kind == "cpu"
@@ -132,7 +135,7 @@ def lone_fleet(device: Device, count: int, row: Accelerator | None) -> TypeColum
         network_bytes_per_s=np.inf,
         is_rdma=True,
         vcpus=float(device.cores or 1) if is_cpu else np.inf,
-        core_speed=device.core_speed,
+        core_speed=device.core_speed if is_cpu else core_speed,
         memory_bytes=device.memory_bytes if is_cpu else np.inf,
     )
 
@@ -150,13 +153,27 @@ def lone_machines(device: Device, count: int, catalogue: Catalogue) -> tuple[Typ
     machines, per_node = 1, count
     if device.kind != "cpu":
         machines, per_node = machines_filled(count, device.name, catalogue)
-    fleet = lone_fleet(device, per_node, row)
+    fleet = lone_fleet(device, per_node, row, _usual_core_speed(device.name, catalogue))
     if machines == 1:
         return fleet, 1
     network = KnownNetworks(catalogue.types, catalogue.accelerators).network(device.name, per_node)
     joined = 1 if row is None else (row.link_devices or 0) // per_node
     fleet = replace(fleet, domain_machines=np.array([max(joined, 1)]))
     return over_assumed_network(fleet, network), machines
+
+
+def _usual_core_speed(accelerator: str, catalogue: Catalogue) -> float | None:
+    """Return the speed of the cores that an accelerator is rented with; None if unknown [1/s].
+
+    Machines of one processor count once: what one maker sells in many sizes is one host.
+    """
+    types = catalogue.types
+    has_it = (types.accelerator == accelerator) & np.isfinite(types.core_speed)
+    if not has_it.any():
+        return None
+    _, kind = np.unique(types.cpu_model[has_it], return_inverse=True)
+    speed = types.core_speed[has_it]
+    return float(np.median([np.median(speed[kind == one]) for one in range(int(kind.max()) + 1)]))
 
 
 def over_assumed_network(machines: TypeColumns, network: AssumedNetwork) -> TypeColumns:

@@ -75,6 +75,16 @@ class RecordedStep:
         return self.file.rpartition("/")[0] if self.suite == "torchvision" else self.file
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LentStep:
+    """A step that we measured on a lent GPU, and the job of its script."""
+
+    name: str
+    device: Device
+    seconds: float
+    job: Job
+
+
 def family_of(network: str) -> str:
     """Return which networks are variations of one another.
 
@@ -173,7 +183,19 @@ def recorded_job(name: str) -> Job | None:
 
     Raises ModelError if the file cannot be read.
     """
-    path = _folder() / f"{name}.json.gz"
+    return _stored(_folder() / f"{name}.json.gz")
+
+
+@cache
+def rehearsed_job(name: str) -> Job | None:
+    """Return the job of the same script rehearsed in place of recorded; None if not stored.
+
+    Raises ModelError if the file cannot be read.
+    """
+    return _stored(_folder() / f"{name}-rehearsed.json.gz")
+
+
+def _stored(path: Path) -> Job | None:
     if not path.exists():
         return None
     try:
@@ -183,13 +205,35 @@ def recorded_job(name: str) -> Job | None:
     with tempfile.TemporaryDirectory() as folder:
         plain = Path(folder) / "job.json"
         atomic.write_bytes(plain, text)
-        job = read_job(plain)
-    return job
+        return read_job(plain)
+
+
+def lent_steps() -> Iterator[LentStep]:
+    """Yield the scripts that ran on a lent GPU, as recorded or rehearsed where there was none.
+
+    Raises ModelError if a job file cannot be read.
+    """
+    folder = folders.root("datasets") / "gpu_runs"
+    for record in sorted(folder.glob("*/record.jsonl")):
+        parts = [json.loads(line) for line in record.read_text("utf-8").splitlines()]
+        gpu = next((one["gpu"] for one in parts if one["part"] == "machine"), "")
+        device = suite_device(gpu)
+        for one in parts:
+            kind, _, rest = one["part"].partition("/")
+            name = rest.removesuffix("/gpu")
+            if device is None or name == rest or kind not in ("zoo", "rehearsed"):
+                continue
+            file = f"{kind}-{name.removesuffix('.py')}.json.gz"
+            job = _stored(record.parent / JOBS / file)
+            if job is not None:
+                seconds = float(one["measured"]["step_s"])
+                yield LentStep(name=one["part"], device=device, seconds=seconds, job=job)
 
 
 def stored_jobs() -> list[str]:
     """Return the names of the stored jobs: suite, network, and the batch that was recorded."""
-    return sorted(path.name.removesuffix(".json.gz") for path in _folder().glob("*.json.gz"))
+    names = sorted(path.name.removesuffix(".json.gz") for path in _folder().glob("*.json.gz"))
+    return [name for name in names if not name.endswith("-rehearsed")]
 
 
 def _folder() -> Path:
@@ -217,7 +261,7 @@ def record(
     return job_from_recording(read_recording(next(folder.iterdir())))
 
 
-def keep(name: str, job: Job) -> None:
+def keep(name: str, job: Job, folder: Path | None = None) -> None:
     """Store a job without its layers, which no step on one device asks for; always the same bytes.
 
     Without layers a transformer that was recognised would be taken for a described one: it is left
@@ -225,12 +269,12 @@ def keep(name: str, job: Job) -> None:
     """
     assert job.work is not None
     job = replace(job, name=name, work=replace(job.work, layers=(), transformer=None))
-    with tempfile.TemporaryDirectory() as folder:
-        plain = Path(folder) / "job.json"
+    with tempfile.TemporaryDirectory() as scratch:
+        plain = Path(scratch) / "job.json"
         write_job(job, plain)
         text = json.dumps(json.loads(plain.read_text("utf-8")), separators=(",", ":"))
     packed = gzip.compress(text.encode(), 9, mtime=0)
-    atomic.write_bytes(_folder() / f"{name}.json.gz", packed)
+    atomic.write_bytes((folder or _folder()) / f"{name}.json.gz", packed)
 
 
 def image_sizes(data: Path) -> dict[str, int]:

@@ -37,6 +37,7 @@ from advisor.planners.step import (
     MeasuredRun,
     OtherJobs,
     is_known_by_runs,
+    step_time,
     transformer_work,
     unmeasured,
     work_from_runs,
@@ -217,7 +218,7 @@ def machine_of(actual: Actual, catalogue: Catalogue) -> int | Device | ClusterGr
 
 _MOST_KEPT: Final = 10_000
 Found = TypeVar("Found")
-Beside = tuple[Device, float, float, float]
+Beside = tuple[Device, float, float, float, float]
 Place = tuple[TypeColumns, NDArray[np.int64], NDArray[np.int64]]
 
 
@@ -420,7 +421,7 @@ class OwnRuns:
         )
 
     def beside(self, job: Job, work: Work, actual: Actual) -> Beside | None:
-        """Return a run's device, the bare model's step there, the measured one, and log_sd.
+        """Return a run's device, the bare model's step there, the measured one, and deviations.
 
         None where the model has no step; kept, since every candidate asks for all of them.
         """
@@ -440,5 +441,7 @@ class OwnRuns:
         columns = best_columns(case, row, count)
         if columns.status[0]:
             return None
-        device = there.devices[there.device[row[0]]]
-        return device, float(columns.step_s[0]), actual.step_s, float(columns.log_sd[0])
+        device, at = there.devices[there.device[row[0]]], [float(columns.micro_batch[0])]
+        host = float(step_time(work, [device], at, case.constants.device).host_log_sd[0, 0])
+        log_sd = math.sqrt(max(float(columns.log_sd[0]) ** 2 - host**2, 0.0))
+        return device, float(columns.step_s[0]), actual.step_s, log_sd, host
