@@ -20,6 +20,7 @@ from advisor.lab.data.recorded import recorded_job
 from advisor.machines import suite_device
 from advisor.machines.devices import device_parameters
 from advisor.planners.core import Device, Operator, Work, concatenate
+from advisor.planners.core.arrays import select
 from advisor.planners.core.nouns import Operators
 from advisor.planners.step import in_precision, step_time
 
@@ -176,10 +177,15 @@ def test_a_described_network_takes_what_a_recorded_one_does(
             replace(spec, cnn=cnn, total_steps=1000), SetupRequest(optimizer="sgd-momentum")
         ),
     )
-    recorded_s, described_s = (
-        estimate_on_gpu(physics, job, "A100-SXM4-40GB").step_time_s for job in jobs
-    )
-    assert described_s.value == pytest.approx(recorded_s.value, rel=0.05)
+    process = physics.constants.residual
+    nothing = replace(process, seen=select(process.seen, np.zeros(len(process.seen.points), bool)))
+    equation = Predictor(constants=replace(physics.constants, residual=nothing), learned=None)
+    # Published steps tell of described networks what they do not of scripts: within 15 %.
+    for predictor, apart in ((equation, 0.05), (physics, 0.15)):
+        recorded_s, described_s = (
+            estimate_on_gpu(predictor, job, "A100-SXM4-40GB").step_time_s for job in jobs
+        )
+        assert described_s.value == pytest.approx(recorded_s.value, rel=apart)
 
 
 # The host that starts the calls.
