@@ -1,8 +1,8 @@
 """How much further the layout model errs outside the box of what it was fitted on.
 
-Whole levels are left out of the fit, one at a time: on each generation of GPUs all models wider (or
-narrower) than some, all runs on more devices, one chip, one precision, one stack, all mixtures of
-experts. What these rows err by over what left-out tables of the generation do, as mean squares, is
+Whole levels are left out of the fit, one at a time: on each generation of GPUs all models wider
+(or narrower) than some, all runs on more devices, one chip, one precision, one stack, all mixtures
+of experts. What these rows err by over what left-out tables of the generation do, as mean squares, is
 put down to their distance, and every level left out counts the same:
 
     a^2 = max(mean over levels of (mean e^2 - s^2) / mean d^2, 0)
@@ -20,12 +20,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.estimate.knowledge.layout_model import (
-    LayoutModel,
-    Outside,
-    TableErrors,
-    chip_of,
-)
+from advisor.estimate.knowledge.layout_model import LayoutModel, Outside, TableErrors, chip_of
 from advisor.lab.fit.layout_rows import LayoutRows, known_part
 from advisor.planners.core.arrays import GENERATIONS, Floats
 
