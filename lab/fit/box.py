@@ -2,8 +2,8 @@
 
 Whole levels are left out of the fit, one at a time: on each generation of GPUs all models wider
 (or narrower) than some, all runs on more devices, one chip, one precision, one stack, all mixtures
-of experts. What these rows err by over what left-out tables of the generation do, as mean squares, is
-put down to their distance, and every level left out counts the same:
+of experts. What these rows err by over what left-out tables of the generation do, as mean squares,
+is put down to their distance, and every level left out counts the same:
 
     a^2 = max(mean over levels of (mean e^2 - s^2) / mean d^2, 0)
 
