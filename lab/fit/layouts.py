@@ -44,7 +44,15 @@ from advisor.lab.fit.box import explained, measured, outside_log_sds, with_outsi
 from advisor.lab.fit.layout_rows import LayoutRows, read
 from advisor.lab.fit.stacks import LIMITED, stacks_read
 from advisor.lab.fit.verbs import FittedFolder, rounded
-from advisor.lab.score.asked import MIXTURE, OPEN, TOLD, ask_mixtures, ask_rows, predictor_by
+from advisor.lab.score.asked import (
+    IN_HOST_MEMORY,
+    MIXTURE,
+    OPEN,
+    TOLD,
+    ask_mixtures,
+    ask_rows,
+    predictor_by,
+)
 from advisor.planners.core.arrays import GENERATIONS, Floats
 from advisor.planners.core.layout_case import LayoutCase, LayoutParameters
 from advisor.planners.layouts.own_runs import NAMES, from_logarithms, logarithms
@@ -295,7 +303,8 @@ def _thinned(rows: LayoutRows, most: int | None) -> LayoutRows:
 def asked_errors(rows: LayoutRows, model: LayoutModel) -> dict[Asked, tuple[TableErrors, ...]]:
     """Return each table's errors where it was left out, asked as users ask.
 
-    Rows without an answer (no framework runs the layout) are left out.
+    Rows without an answer (no framework runs the layout) are left out, and those whose answer
+    moves state to host memory that none of these runs moved: an error of the memory law.
     """
     found: dict[Asked, tuple[TableErrors, ...]] = {}
     ways: tuple[Asked, ...] = get_args(Asked)
@@ -309,6 +318,7 @@ def asked_errors(rows: LayoutRows, model: LayoutModel) -> dict[Asked, tuple[Tabl
         errors: list[TableErrors] = []
         for table in dict.fromkeys(here.table):
             answered = (here.table == table) & np.isfinite(log_error)
+            answered &= said.status != IN_HOST_MEMORY
             errors += _by_generation(here.take(answered), log_error[answered])
         found[how] = tuple(errors)
     return found

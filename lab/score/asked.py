@@ -48,6 +48,8 @@ from advisor.planners.step.describe import transformer_work
 from advisor.quantities import REACH_90
 
 PUTS_IN: Final = "the framework's kernels, overlaps and buffers"
+# Answered by a layout that keeps a part of its state in host memory.
+IN_HOST_MEMORY: Final = "ok in host memory"
 # ``planners.core.arrays.PRECISIONS`` -> what a question asks for.
 ASKED: Final[tuple[Precision, ...]] = ("fp16", "fp8", "fp4", "tf32")
 
@@ -199,14 +201,15 @@ class Typed:
 
 def answers(asking: Predictor, typed: Sequence[Typed]) -> RunAnswers:
     """Return what the product prints for questions: a step and its 90 % interval."""
-    found = np.array([_answer(asking, one) for one in typed]).reshape(-1, 4)
+    found = np.array([_answer(asking, one) for one in typed]).reshape(-1, 5)
+    status = np.array([STATUSES[int(code)] for code in found[:, 3]], dtype="U32")
     step_s, log_sd = found[:, 0], found[:, 1]
     return RunAnswers(
         step_s=step_s,
         low_s=step_s * np.exp(-REACH_90 * log_sd),
         high_s=step_s * np.exp(REACH_90 * log_sd),
         memory_bytes=found[:, 2],
-        status=np.array([STATUSES[int(code)] for code in found[:, 3]], dtype="U32"),
+        status=np.where(found[:, 4] > 0, IN_HOST_MEMORY, status),
     )
 
 
@@ -236,7 +239,7 @@ def own_run(asking: Predictor, typed: Typed, step_s: float) -> MeasuredLayout | 
     )
 
 
-def _answer(asking: Predictor, typed: Typed) -> tuple[float, float, float, int]:
+def _answer(asking: Predictor, typed: Typed) -> tuple[float, ...]:
     columns = asking.step_columns(
         _job(typed),
         np.array([0]),
@@ -249,6 +252,7 @@ def _answer(asking: Predictor, typed: Typed) -> tuple[float, float, float, int]:
         float(columns.log_sd[0]),
         float(columns.memory_bytes[0]),
         int(columns.status[0]),
+        float(columns.host_bytes[0]),
     )
 
 

@@ -556,6 +556,7 @@ LAYOUT_STEPS: Final = Protocol(
         "*gain of*": "higher",
         "*refused as not fitting*": "lower",
         "*, ok: rows": "more",
+        "*, ok in host memory: rows": "fewer",
         "*, does not fit in memory: rows": "fewer",
         "*, excluded by layout: rows": "neutral",
         "*the box: rows": "neutral",
