@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch.cuda._memory_viz as viewer
+from conftest import InProcess
 
 from advisor.planners.core import Layout
 from advisor.report.memory_snapshot import fullest_bytes, memory_snapshot
-from tests.conftest import InProcess
 
 GB = 1e9
 TERMS = {

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from tests.conftest import InProcess
+from conftest import InProcess
 
 WORDS = {
     "data parallel": "--model gpt2 --batch 64 --gpu L4 --count 8",

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import InProcess
 
 import advisor
 from advisor.errors import UsageError
 from advisor.estimate import Predictor
 from advisor.words import fitting_text
-from tests.conftest import InProcess
 
 # A model and the accelerators that it does not fit on without changes.
 CASES = [

@@ -61,9 +61,9 @@ Bools = NDArray[np.bool_]
 # What a device must have room for, and one standard deviation of it [bytes].
 Needs = tuple[Floats, Floats]
 # How likely a layout must fit: to be rented, and to be shown as possible. Deviations are those of
-# readings, which hold what the allocator would give back before it fails: at 0.7 of them 97 % of
-# published runs that ran fit, at 0.9 95 % (``advisor validate memory``).
-RENTED: Final = 0.7
+# readings, which hold what the allocator would give back before it fails: of published runs that
+# ran 95 % fit by the first, 99 % by the second (``advisor validate memory``).
+RENTED: Final = 0.9
 POSSIBLE: Final = 0.5
 # Beyond these nobody has trained.
 _MOST_STAGES: Final = 512
