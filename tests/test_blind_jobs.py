@@ -135,7 +135,7 @@ def test_a_family_of_training_runs_is_predicted_by_the_others() -> None:
         published_h=estimated * np.exp(0.2 * rng.standard_normal(60) + 0.3),
         estimated_h=estimated, steps_h=estimated, rate_h=np.full(60, np.nan),
         software_years=rng.integers(0, 4, 60).astype(float), is_whole_run=np.ones(60, bool),
-        step_log_sd=np.full(60, 0.1),
+        step_log_sd=np.full(60, 0.1), architecture=np.full(60, "Ampere"), needed_h=estimated / 3,
     )  # fmt: skip
     out = rows.family == "family 4"
     spoilt = replace(rows, published_h=np.where(out, 3 * rows.published_h, rows.published_h))

@@ -19,7 +19,7 @@ from advisor.jobs.recorded_work import CALL_S
 from advisor.lab.data.recorded import recorded_job
 from advisor.machines import suite_device
 from advisor.machines.devices import device_parameters
-from advisor.planners.core import Device, Operator, Work, concatenate
+from advisor.planners.core import Device, Operator, Precision, Work, concatenate
 from advisor.planners.core.arrays import select
 from advisor.planners.core.nouns import Operators
 from advisor.planners.step import in_precision, step_time
@@ -47,8 +47,8 @@ def fed(job: Job, *, workers: int = 4, is_pinned: bool = False, is_queued: bool 
     work = replace(
         work_of(job), input_bytes_per_sample=IMAGE_BYTES, is_pinned=is_pinned, is_queued=is_queued
     )
-    loads = {"cpu_s_per_sample": LOADED_S, "sample_bytes": IMAGE_BYTES, "workers": workers}
-    return replace(job, work=work, feed=replace(job.feed, **loads))
+    feed = replace(job.feed, cpu_s_per_sample=LOADED_S, sample_bytes=IMAGE_BYTES, workers=workers)
+    return replace(job, work=work, feed=feed)
 
 
 def device(name: str) -> Device:
@@ -147,11 +147,8 @@ def test_inline_loading_runs_beside_the_gpu_until_the_script_waits_for_it(
     assert stopped["input"] == pytest.approx(512 * LOADED_S, rel=0.01)
 
 
-# The same network by another way is the same step, its data on the device.
-
-
 @pytest.mark.parametrize("precision", ["fp16", "bf16", "fp64"])
-def test_a_rehearsed_network_is_cast_as_a_recorded_one(precision: str) -> None:
+def test_a_rehearsed_network_is_cast_as_a_recorded_one(precision: Precision) -> None:
     """A rehearsal sees convolutions in TF32, a recording on a processor in fp32."""
     work = work_of(stored())
     made = work.operators

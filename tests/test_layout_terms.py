@@ -492,7 +492,7 @@ def inside_layer(r: Any) -> float:
     keys = 2 * 2 * tokens * r.hidden * r.kv_heads / r.heads / r.tp
     rate = P.tp_efficiency * link(r, r.tp * r.cp)
     found += P.cp_exposed * (1 + 2 * passed) * (r.cp - 1) * keys / rate
-    return found + times * between_experts(r, stream / r.tp)
+    return float(found + times * between_experts(r, stream / r.tp))
 
 
 def between_experts(r: Any, stream: float) -> float:

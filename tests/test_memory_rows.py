@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -72,7 +73,8 @@ def test_widths_cover_nine_tenths_of_sources_that_were_left_out(known: MemoryRow
     inside, sources = np.zeros(len(known.rows), bool), known.rows.table
     for source in np.unique(sources[known.is_reading]):
         out = sources == source
-        told = replace(fit_constants(known, known.is_reading & ~out), **wide)
+        fitted: Any = fit_constants(known, known.is_reading & ~out)
+        told = replace(fitted, **wide)
         terms = known.terms(told)
         value = known.read(terms)
         half = REACH_90 * known.deviation(terms, told) / value

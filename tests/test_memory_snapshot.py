@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
-import torch.cuda._memory_viz as viewer
+import torch.cuda._memory_viz
 from conftest import InProcess
 
 from advisor.planners.core import Layout
 from advisor.report.memory_snapshot import fullest_bytes, memory_snapshot
 
 GB = 1e9
+VIEWER: Any = torch.cuda._memory_viz
 TERMS = {
     "parameters": 16 * GB, "gradients": 8 * GB, "optimizer": 30 * GB, "activations": 12 * GB,
     "logits": 2 * GB, "recomputed": GB, "context": 3 * GB, "fragmentation": 2 * GB,
@@ -60,9 +62,9 @@ def test_no_two_blocks_that_live_overlap(layout: Layout) -> None:
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 def test_pytorch_reads_it(layout: Layout) -> None:
     snapshot = memory_snapshot(TERMS, layout, 1.5, layers=8)
-    assert "parameters" in viewer.trace_plot(snapshot) or viewer.trace_plot(snapshot)
-    assert "seg" in viewer.trace(snapshot)
-    assert "active" in viewer.segsum(snapshot).lower() or viewer.segsum(snapshot)
+    assert "parameters" in VIEWER.trace_plot(snapshot) or VIEWER.trace_plot(snapshot)
+    assert "seg" in VIEWER.trace(snapshot)
+    assert "active" in VIEWER.segsum(snapshot).lower() or VIEWER.segsum(snapshot)
 
 
 def test_the_file_of_an_answer_holds_what_an_allocator_would_read(

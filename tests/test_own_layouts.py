@@ -215,11 +215,11 @@ def test_a_run_that_took_what_was_answered_changes_nothing_of_a_split_model(
 ) -> None:
     """Nobody named a stack: the run is seen in the one that the question is answered in."""
     job = described(precision="fp16")
-    cluster, space = read_cluster("32x1xV100-SXM2-16GB@10Gbps", predictor.catalogue), {"pp": 8}
+    cluster = read_cluster("32x1xV100-SXM2-16GB@10Gbps", predictor.catalogue)
 
     def best(asked: Job) -> Answer:
         question = PlanQuestion(
-            job=asked, cluster=cluster, predictor=predictor, space=replace(SPACE, **space)
+            job=asked, cluster=cluster, predictor=predictor, space=replace(SPACE, pp=8)
         )
         return plan(question).best
 

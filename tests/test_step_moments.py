@@ -50,7 +50,7 @@ RECORDED = replace(
 
 def needed(work: Work, micro_batch: int, **more: object) -> float:
     given: dict[str, object] = {"is_cpu": True, "parameters": PARAMETERS} | more
-    return float(training_memory_bytes(work, micro_batch, **given))  # type: ignore[arg-type]
+    return float(training_memory_bytes(work, micro_batch, **given))
 
 
 moments = st.builds(
@@ -145,7 +145,7 @@ def test_the_largest_micro_batch_is_the_last_of_a_scan(
 ) -> None:
     same = {"is_cpu": is_cpu, "accumulates": accumulates, "parameters": PARAMETERS}
     batches = np.arange(1, 401)
-    used = training_memory_bytes(work, batches, **same)  # type: ignore[arg-type]
+    used = training_memory_bytes(work, batches, **same)
     fitting = batches[used <= memory * GIB]
     found = largest_micro_batch(work, memory * GIB, largest=400, **same)  # type: ignore[arg-type]
     assert int(found) == (int(fitting.max()) if fitting.size else 0)

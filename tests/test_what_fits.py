@@ -16,7 +16,7 @@ from advisor.estimate import Predictor
 from advisor.words import fitting_text
 
 # A model and the accelerators that it does not fit on without changes.
-CASES = [
+CASES: list[tuple[dict[str, Any], str, int]] = [
     ({"model": "llama3-8b", "batch": 8, "sequence": 2048}, "RTX4090", 1),
     ({"model": "llama3-8b", "batch": 64, "sequence": 4096, "stack": "deepspeed"}, "A100-40GB", 8),
     ({"model": "gpt2", "batch": 64}, "L4", 1),

@@ -188,8 +188,6 @@ class _Tries:
             most_sequence=self._most("sequence", last, 128, _MOST_TOKENS),
         )  # fmt: skip
 
-    # What is asked.
-
     def _ask(self, given: Mapping[str, Any]) -> _Asked | str:
         """Return the answer with some words changed, or in words why there is none."""
         key = tuple(sorted(given.items()))
@@ -339,8 +337,6 @@ class _Tries:
             line.strip().rstrip("\\,").strip() for text in texts for line in text.splitlines()
         ]
         return [line for line in lines if line]
-
-    # What else would do.
 
     def _smallest(self, job: Job) -> Configuration | None:
         """Return the machine that holds the job as asked for the least money an hour."""

@@ -453,6 +453,6 @@ def software_of(work: Work) -> Software:
     model = work.transformer
     tables = (1 + (not model.has_tied_embeddings)) * model.vocabulary * model.hidden
     return replace(
-        found, residual_bytes=4.0, logit_scale=found.logit_scale + 4 / 8,
+        found, residual_bytes=4.0, logit_scale=np.asarray(found.logit_scale, float) + 4 / 8,
         weight_bytes=weight + 2.0 * tables / transformer_parameters(model),
     )  # fmt: skip

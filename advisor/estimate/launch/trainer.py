@@ -96,8 +96,10 @@ def _arguments(
         found.append(_PRECISIONS[precision])
     optimizers = _IN_BACKWARD if layout.updates_in_backward else _OPTIMIZERS
     losses = _LOSSES_OF_TRL if setup.stack == "trl" else _LOSSES
-    found += [] if setup.optimizer not in optimizers else [optimizers[setup.optimizer]]
-    found += [] if setup.loss not in losses else [losses[setup.loss]]
+    if setup.optimizer in optimizers:
+        found.append(optimizers[setup.optimizer])
+    if setup.loss in losses:
+        found.append(losses[setup.loss])
     if setup.stack == "trl" and "activations" in layout.offload and layout.zero_stage != 3:
         found.append("--activation_offloading")
     if setup.kernels == "compiled":
