@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import pickle
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import torch.cuda._memory_viz
 from conftest import InProcess
 
 from advisor.planners.core import Layout
-from advisor.report.memory_snapshot import fullest_bytes, memory_snapshot
+from advisor.report.memory_snapshot import memory_snapshot
 
 GB = 1e9
 VIEWER: Any = torch.cuda._memory_viz
@@ -29,6 +31,13 @@ LAYOUTS = {
         pp=2, micro_batch=1, accumulation_steps=8, schedule="interleaved", virtual_stages=2
     ),
 }
+
+
+def fullest_bytes(snapshot: Mapping[str, Any]) -> int:
+    """Return what the allocations of a snapshot's first device come to at most."""
+    signs = {"alloc": 1, "free_completed": -1}
+    events = snapshot["device_traces"][0]
+    return max(itertools.accumulate(signs.get(e["action"], 0) * e["size"] for e in events))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import partial
@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 
 from advisor.answer import SCHEMA_VERSION, Configuration, Recorded
-from advisor.ask import ENTRIES, Question, flag_of, layout_space
+from advisor.ask import Question, flag_of, layout_space
 from advisor.catalogue import OfferFilter, Pricing, TypeColumns
 from advisor.errors import AdvisorError, DoesNotRunError, UsageError
 from advisor.estimate import (
@@ -181,7 +181,8 @@ class _Tries:
             job=first.job.name, machines=self._where, devices=first.layout.devices,
             device_memory_gib=device.memory_bytes / GIB, fits=open_.fits, can_fit=last.fits,
             layout=open_.columns.layout(0) if open_.fits else None,
-            plain=self._trial(first, first), changes=tuple(self._trials((first, *path))),
+            plain=self._trial(first, first),
+            changes=tuple(self._trial(*two) for two in itertools.pairwise((first, *path))),
             alone=tuple(self._trial(first, one) for one in alone), refused=refused,
             smallest=self._smallest(first.job),
             most_micro_batch=self._most("micro_batch", last, 1, _MOST_SAMPLES),
@@ -251,12 +252,9 @@ class _Tries:
 
     def _with(self, state: _Asked, name: str, value: Any) -> _Asked | str | None:
         """Return a state with one word more; None where it is so already."""
-        if name not in ENTRIES or self._is_said(state, name, value):
+        if self._is_said(state, name, value):
             return None
-        given = dict(state.given) | {name: value}
-        if name == "micro_batch":
-            given.pop("accumulate", None)
-        return self._ask(given)
+        return self._ask(dict(state.given) | {name: value})
 
     def _is_said(self, state: _Asked, name: str, value: Any) -> bool:
         said = {**self._question.to_record(), **state.given}
@@ -308,9 +306,6 @@ class _Tries:
                 found = fewer
         return found
 
-    def _trials(self, states: Sequence[_Asked]) -> Iterator[Trial]:
-        return (self._trial(a, b) for a, b in itertools.pairwise(states))
-
     def _trial(self, before: _Asked, after: _Asked) -> Trial:
         said = _difference(before.given, after.given)
         return Trial(
@@ -358,22 +353,18 @@ class _Tries:
         return None
 
     def _most(self, name: str, state: _Asked, least: int, most: int) -> int | None:
-        """Return the largest value with which a state still fits, to a power of two or half."""
-        if not state.fits or (name == "sequence" and state.job.work is None):
+        """Return the largest value with which a state still fits, in powers of two."""
+        if not state.fits:
             return None
-        value = None
-        for power in itertools.count():
-            size = least << power
-            given = dict(state.given) | {name: size}
-            if name == "micro_batch":
-                given["batch"] = size * state.layout.dp
-            else:
-                given |= {"micro_batch": 1, "batch": state.layout.dp}
-            found = self._ask(given)
-            if size > most or not isinstance(found, _Asked) or not found.fits:
-                return value
-            value = size
-        return value
+        size, dp = least, state.layout.dp
+        while size <= most:
+            micro = size if name == "micro_batch" else 1
+            said = {name: size, "micro_batch": micro, "batch": micro * dp}
+            found = self._ask(dict(state.given) | said)
+            if not isinstance(found, _Asked) or not found.fits:
+                break
+            size *= 2
+        return size // 2 if size > least else None
 
 
 _ON_DEMAND: Final[tuple[Pricing, ...]] = ("on-demand",)

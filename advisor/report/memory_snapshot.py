@@ -172,14 +172,3 @@ def _pass(
     for at, layer in enumerate(reversed(range(parts))):
         blocks.free(f"activations of layer {layer}, {of}", begin_s + (at + 1) * step_s)
     blocks.free(f"recomputed, {of}", end_s)
-
-
-def fullest_bytes(snapshot: Mapping[str, Any]) -> int:
-    """Return what the allocations of a snapshot's first device come to at most [bytes]."""
-    changes = (_change(one) for one in snapshot["device_traces"][0])
-    return max(itertools.accumulate(changes), default=0)
-
-
-def _change(event: Mapping[str, Any]) -> int:
-    signs = {"alloc": 1, "free_completed": -1}
-    return signs.get(event["action"], 0) * int(event["size"])
