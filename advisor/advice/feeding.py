@@ -261,7 +261,7 @@ def _repeated(facts: Facts, fed: Feeding) -> Iterator[Advice | None]:
     ]
     spread = (savings[2] - savings[1]) / (2.0 * QUANTILES[facts.now.cost_usd.coverage])
     yield facts.priced(
-        "repeat-batches", _echoed(facts.job, fed, found.echo), echo=found.echo, fed=fed,
+        "repeat-batches", _echoed(facts, fed, found.echo), echo=found.echo, fed=fed,
         repeating=REPEATING, rho=systems.RHO, low=systems.RHO_LOW, high=systems.RHO_HIGH,
         effect_log_sd=spread / savings[0] if savings[0] > 0 else 0.0,
     )  # fmt: skip
@@ -277,34 +277,53 @@ def _time_factor(fed: Feeding, echo: int, rho: float) -> float:
     return spent_s / fed.step_s()
 
 
-def _echoed(job: Job, fed: Feeding, echo: int) -> Job:
-    """Return the job with more steps, of which each loads less."""
+def _echoed(facts: Facts, fed: Feeding, echo: int) -> Job:
+    """Return the job with more steps, of which fewer load."""
     repeating, fresh = _rates(fed, echo)
     updates = repeating + fresh
     more = updates / (repeating * systems.freshness(echo, systems.RHO) + fresh)
-    return _loading_less(
-        replace(job, total_steps=job.total_steps * more), (repeating / echo + fresh) / updates
-    )
+    less = _loading_less(facts, (repeating / echo + fresh) / updates)
+    return replace(less, total_steps=less.total_steps * more)
 
 
-def _loading_less(job: Job, share: float) -> Job:
-    """Return the job whose steps load a share of what they did; where it ran, it waits less."""
-    feed = job.feed
-    less = replace(
-        feed,
-        cpu_s_per_sample=None if feed.cpu_s_per_sample is None else share * feed.cpu_s_per_sample,
-        idle_s_per_sample=share * feed.idle_s_per_sample,
-    )
-    seen = job.measured
+def _loading_less(facts: Facts, share: float) -> Job:
+    """Return the job of whose steps a share loads; where it ran, it waits less.
+
+    In the loop a batch's loading is hidden behind one step of an accelerator, however many steps
+    the batch serves: steps that load nothing hide nothing.
+    """
+    feed, seen = facts.job.feed, facts.job.measured
+    less = _with_loading(facts.job, share + (1.0 - share) * _hidden(facts))
     if seen is None:
-        return replace(job, feed=less)
+        return less
     computing_s = seen.step_s - feed.wait_s
     loading_s = seen.step_s if feed.workers and feed.wait_s else feed.wait_s
     wait_s = share * loading_s
     if feed.workers:
         wait_s = max(wait_s - computing_s, 0.0)
     measured = replace(seen, step_s=max(computing_s + wait_s, 1e-9))
-    return replace(job, feed=replace(less, wait_s=wait_s), measured=measured)
+    return replace(less, feed=replace(less.feed, wait_s=wait_s), measured=measured)
+
+
+def _with_loading(job: Job, factor: float) -> Job:
+    """Return the job whose samples take so many times as long to load."""
+    cpu_s, idle_s = job.feed.cpu_s_per_sample, factor * job.feed.idle_s_per_sample
+    cpu_s = None if cpu_s is None else factor * cpu_s
+    return replace(job, feed=replace(job.feed, cpu_s_per_sample=cpu_s, idle_s_per_sample=idle_s))
+
+
+def _hidden(facts: Facts) -> float:
+    """Return the share of loading in the loop that runs while an accelerator computes."""
+    if facts.job.feed.workers or facts.is_here:
+        return 0.0
+    twice = facts.ask(_with_loading(facts.job, 2.0))
+    if twice is None:
+        return 0.0
+    # What is hidden of a step is the same: what is added is all that was loaded.
+    wait_s, more_s = (
+        one.shares.get("input", 0.0) * one.step_time_s.value for one in (facts.now, twice)
+    )
+    return 1.0 - min(wait_s / max(more_s - wait_s, 1e-12), 1.0)
 
 
 def _kept(facts: Facts) -> Iterator[Advice | None]:
@@ -324,7 +343,7 @@ def _kept(facts: Facts) -> Iterator[Advice | None]:
         0.0 if benchmark is None else feed.sample_bytes / benchmark.copy_one_core_bytes_per_s
     )
     again = min(copied_s / made_s, 1.0)
-    changed = _loading_less(job, (1.0 + (math.ceil(epochs) - 1.0) * again) / math.ceil(epochs))
+    changed = _loading_less(facts, (1.0 + (math.ceil(epochs) - 1.0) * again) / math.ceil(epochs))
     yield facts.priced("keep-samples", changed, made_s=made_s, epochs=epochs, size=size)
 
 
