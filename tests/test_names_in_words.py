@@ -33,7 +33,7 @@ NO_NAME = re.compile(r"\w+_[a-z]|\w+_(?:NAME|GROUP|CLASS)")
 OTHERS: Final[Mapping[str, str]] = {
     "PyTorch": "torch.utils.checkpoint torch._C._ensureCUDADeviceGuardSet mixed_precision_reduce"
     " set_requires_gradient_sync create_selective_checkpoint_contexts exp_avg_sq_sqrt ns_steps"
-    " torch._functorch.partitioners",
+    " torch._functorch.partitioners torch.cuda.memory._snapshot _cp_options.enable_load_balance",
     "Python and Linux": "csv.field_size_limit run_delay tcp_info NETLINK_SOCK_DIAG"
     " clock_getcpuclockid",
     "transformers and TRL": "max_shard_size load_in_4bit load_in_8bit"
@@ -44,11 +44,13 @@ OTHERS: Final[Mapping[str, str]] = {
     " inplace_backward",
     "Megatron-LM and NeMo": "nemo_longseq fsdp_double_buffer nccl_ub tp_comm_overlap"
     " overlap_p2p_comm account_for_embedding_in_pipeline_split deallocate_pipeline_outputs"
-    " DistributedDataParallelConfig.bucket_size",
+    " DistributedDataParallelConfig.bucket_size moe_flex_dispatcher_backend moe_a2a_overlap"
+    " moe_router_force_load_balancing overlap_moe_expert_parallel_comm overlap_param_gather"
+    " custom_fsdp",
     "torchtitan": "max_reserved_gib",
     "SimuMax": "b200_bf16_ceperm.json",
     "Cephalo and Zorse": "split_workload.py runtime_estimator.py min_params"
-    " zorse_planner.py zorse_optimizer asymmetric_pipeline",
+    " zorse_planner.py zorse_optimizer asymmetric_pipeline profile_models.sh",
 }  # fmt: skip
 
 

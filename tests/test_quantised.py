@@ -121,6 +121,9 @@ def test_published_runs_in_8_bits_lie_in_their_intervals(name: str) -> None:
             found[bits] = said.record["step_time_s"]
     took = float(row["quantised_s"])
     assert found[8]["low"] < took < found[8]["high"]
-    assert found[8]["value"] == pytest.approx(took, rel=0.25)
+    # Nobody said how long the samples of the first were: 256 tokens of at most 512 are assumed.
+    assert found[8]["value"] == pytest.approx(
+        took, rel=0.25 if int(row["is_length_stated"]) else 0.3
+    )
     if 16 in found:
         assert found[16]["value"] < 0.7 * took

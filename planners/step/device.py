@@ -36,7 +36,7 @@ On a processor C and M are those of all its cores. A call of few elements leaves
 | ``count``               | n     | calls                                                      |
 | ``latency_s``           | l     | what a call takes on the device however small [s]          |
 | ``dispatch_s``          | h     | what a call takes on the host [s]                          |
-| ``handed_bytes``        | I     | what the loader hands over for a micro-batch [bytes]       |
+| a batch's inputs        | I     | what the loader hands over for a micro-batch [bytes]       |
 | ``staged_bytes_per_s``  | S     | rate of a core's copy into the driver's buffer [bytes/s]   |
 | ``host_bytes_per_s``    | L     | rate of the link from pinned memory [bytes/s]              |
 | ``fed_step_s``          | f     | what else a step with a batch from a loader takes [s]      |
