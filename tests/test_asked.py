@@ -61,7 +61,8 @@ def test_every_way_to_ask_answers_or_says_why_not(rows: LayoutRows) -> None:
     some = rows.take(np.arange(0, len(rows), 5))
     for how in ("plain", "told the stack"):
         said = asking_product.ask_rows(some, load(), how=how)
-        assert ((said.status == "ok") == said.is_answered).all()
+        is_fine = np.isin(said.status, ("ok", asking_product.IN_HOST_MEMORY))
+        assert (is_fine == said.is_answered).all()
         assert said.is_answered.mean() > 0.5
         answered = said.is_answered
         assert (said.low_s[answered] < said.step_s[answered]).all()

@@ -37,7 +37,7 @@ OF_A_GROUP = 3  # rows that are asked
 OF_A_TABLE = 3  # rows of a table of layouts that stay
 EVERY = 27  # of so many steps of a suite one stays
 QUICK = ("gpu-mlperf", "instance", "layers", "layouts", "neusight", "typed")
-OTHERS = ("blackwell", "campaigns", "described", "finetune", "job", "recorded")
+OTHERS = ("blackwell", "campaigns", "described", "finetune", "job", "recorded", "stacks")
 
 
 def tables(known: FittedTables, spoil: Callable[[Any], Any] = lambda one: one) -> FittedTables:

@@ -129,8 +129,10 @@ def test_an_unnamed_stack_leaves_the_degrees_open() -> None:
     work = transformer_work(LLAMA_70B, micro_batch=1)
     job = described_job(work, name="described", global_batch=64)
     cluster = parse_cluster("4x8xH100", predictor().catalogue)
-    best = plan(PlanQuestion(job=job, cluster=cluster, predictor=predictor())).best
-    assert best.layouts["8xH100-SXM5-80GB"].tp > 1
+    found = plan(PlanQuestion(job=job, cluster=cluster, predictor=predictor())).plans
+    layouts = [one.layouts["8xH100-SXM5-80GB"] for one in found]
+    # FSDP, and a split model within a node: which of them is faster is a matter of a few percent.
+    assert {layout.tp > 1 for layout in layouts} == {True, False}
 
 
 @pytest.mark.parametrize("stack", STACKS)

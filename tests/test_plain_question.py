@@ -124,8 +124,10 @@ def test_the_margin_follows_the_card(memory: float) -> None:
 
 
 def test_adapters_of_8b_train_on_a_card_of_24_gib() -> None:
-    said = asked("1xRTX-4090", batch=8, adapter_rank=16)
-    assert said.status[0] == "ok"
+    # The fastest moves activations to host memory, as TRL can; it fits without that, too.
+    assert asked("1xRTX-4090", batch=8, adapter_rank=16).is_answered.all()
+    kept = asked("1xRTX-4090", batch=8, adapter_rank=16, space=SearchSpace(offloads=()))
+    assert kept.status[0] == "ok"
     whole = asked("1xRTX-4090", batch=8, stack="trainer", space=SearchSpace(offloads=()))
     assert whole.status[0] == "does_not_fit_in_memory"
 

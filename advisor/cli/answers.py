@@ -47,7 +47,7 @@ from advisor.ask import (
 )
 from advisor.cli.options import given_flags, predictor_of, print_json, put, run_argument, with_run
 from advisor.cli.terminal import check_drawable, is_terminal, show_plot, waiting
-from advisor.collectors import derive
+from advisor.collectors import atomic, derive
 from advisor.errors import DoesNotRunError, UsageError
 
 
@@ -320,10 +320,10 @@ class Predict(Printed):
                 predictor, job, on=self.on, gpu=self.gpu, count=self.count
             )
             trace = report.step_trace(predictor, job, place, self.question.layout)
-            self.trace.write_text(json.dumps(trace), encoding="utf-8")
+            atomic.write_text(self.trace, json.dumps(trace))
             typer.echo(f"wrote {self.trace}: open it in ui.perfetto.dev", err=True)
         if self.snapshot is not None:
-            self.snapshot.write_bytes(report.snapshot_file(job, found))
+            atomic.write_bytes(self.snapshot, report.snapshot_file(job, found))
             typer.echo(f"wrote {self.snapshot}: open it in pytorch.org/memory_viz", err=True)
 
 

@@ -34,7 +34,7 @@ class Doctor(Printed):
     def __call__(self) -> None:
         from advisor.cli.commands import all_in_force
         from advisor.cli.program import VERBS, load_verb
-        from advisor.jobs.recorded_work import CALL_S, USUAL_CORE_SPEED
+        from advisor.jobs import CALL_S, USUAL_CORE_SPEED
 
         with waiting("measuring this machine", is_quiet=self.as_json):
             measured = watch.measure_and_remember() if self.again else watch.cached_or_measured()

@@ -23,8 +23,7 @@ from advisor.catalogue import Accelerator, TypeColumns
 from advisor.collectors.derive import MOST_RATIO, ratio
 from advisor.estimate.knowledge.layout_model import LayoutModel, load
 from advisor.estimate.time_columns import CODE, TimeColumns, no_times
-from advisor.jobs import ACTUAL_LOG_SD, Job, data_in_s
-from advisor.jobs.recorded_work import USUAL_CORE_SPEED
+from advisor.jobs import ACTUAL_LOG_SD, USUAL_CORE_SPEED, Job, data_in_s
 from advisor.machines import (
     calibration_parameters,
     device_parameters,

@@ -87,13 +87,13 @@ def within_text(record: Record, *, width: int | None = None) -> str:
 def _size_lines(record: Record) -> list[str]:
     """Return a table with one row a size."""
     rows = record["rows"]
-    cells = [_size_head(rows[0]), *map(_size_cells, rows)]
-    sizes = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    best = record["compute_optimal"]
+    cells = [_size_head(rows[0]), *(_size_cells(row, is_best=row["name"] == best) for row in rows)]
+    sizes = [max(map(len, column)) for column in zip(*cells, strict=True)][:-1]
     lines = []
-    for at, row in enumerate(cells):
-        line = "  ".join(cell.rjust(size) for cell, size in zip(row, sizes, strict=True))
-        is_best = at and rows[at - 1]["name"] == record["compute_optimal"]
-        lines.append(f"{line}{' *' if is_best else ''}".rstrip())
+    for *numbers, layout in cells:
+        right = [cell.rjust(size) for cell, size in zip(numbers, sizes, strict=True)]
+        lines.append("  ".join([*right, layout]))
     return [*lines, ""]
 
 
@@ -123,15 +123,16 @@ def _size_head(row: Record) -> tuple[str, ...]:
     return "model", tokens, more, "steps", "step time", "layout"
 
 
-def _size_cells(row: Record) -> tuple[str, ...]:
+def _size_cells(row: Record, *, is_best: bool) -> tuple[str, ...]:
     step_s, tokens = row["plan"]["step_time_s"]["value"], row["tokens"]
     more = digits(row["tokens_per_parameter"])
     if _is_tuned(row):
         steps = _TUNING_TOKENS * row["steps"]["value"] / tokens["value"]
         more = seconds_text(step_s * steps)
     return (
-        row["name"], pieces.interval_text(pieces.count_words(tokens)), more,
-        digits(row["steps"]["value"]), seconds_text(step_s), pieces.degrees(row["plan"]["layout"]),
+        f"{'*' if is_best else ''}{row['name']}",
+        pieces.interval_text(pieces.count_words(tokens)), more, digits(row["steps"]["value"]),
+        seconds_text(step_s), pieces.degrees(row["plan"]["layout"]).replace(" x ", ", "),
     )  # fmt: skip
 
 

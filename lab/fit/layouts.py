@@ -120,7 +120,8 @@ PRIOR_SD: Final[dict[str, float]] = {
     "low_wide": 0.5,
     "blackwell_power": 0.3,
     "misaligned_gemm": 0.15,
-    # Three models tell these apart by little: twice as loose, one left out errs by two thirds more.
+    # Three models tell these apart by little: one left out errs by two thirds more where they are
+    # twice as loose.
     "grouped_efficiency": 0.06,
     "expert_width": 0.2,
     "permuted": 0.12,

@@ -263,7 +263,7 @@ def _blind(rows: Questions, _data: Path) -> Blinded:
 _FORM_SEEN: Final = "the form of the memory model, and the priors of contexts and slack"
 PROTOCOL: Final = Protocol(
     name="memory",
-    description="memory of transformer runs by what was read, a source left out; what runs out",
+    description="memory of transformer runs as it was read, on held-out sources; what runs out",
     senses={
         "*MAPE": "lower",
         "the product's rule: failures found*": "more",

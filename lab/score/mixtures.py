@@ -27,7 +27,7 @@ from advisor.planners.step.transformer import model_flop_per_token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Runs:
+class _Mixtures:
     runs: list[AskedRun]
     rows: LayoutRows
 
@@ -46,13 +46,13 @@ def read(data: Path) -> Questions:
         groups=by((r.model for r in runs), prefix="model ", is_sorted=False)
         | by((r.table for r in runs), prefix="release ", is_sorted=False)
         | by((r.gpu for r in runs), prefix="GPU ", is_sorted=False),
-        facts=_Runs(runs=runs, rows=rows),
+        facts=_Mixtures(runs=runs, rows=rows),
         raw=baselines.layout_columns(rows, [r.model for r in runs]),
         notes=(f"{left_out} steps drop tokens, which no question says",),
     )
 
 
-def _without(facts: _Runs, of: Sequence[str], *, is_told: bool, is_model: bool) -> Answers:
+def _without(facts: _Mixtures, of: Sequence[str], *, is_told: bool, is_model: bool) -> Answers:
     """Ask every run with constants of experts that never saw its model, or its release.
 
     Intervals are the other models' in both.
@@ -75,7 +75,7 @@ def _without(facts: _Runs, of: Sequence[str], *, is_told: bool, is_model: bool) 
 
 
 def _answers(rows: Questions) -> Answers:
-    facts: _Runs = rows.facts
+    facts: _Mixtures = rows.facts
     models, releases = ([getattr(r, name) for r in facts.runs] for name in ("model", "table"))
     plain, told = (
         _without(facts, models, is_told=is_told, is_model=True) for is_told in (False, True)
@@ -106,7 +106,7 @@ def rate_of_the_chip(rows: Questions, _answered: Bools) -> Floats:
 
     The median over rows in the same precision, else over all on the chip.
     """
-    facts: _Runs = rows.facts
+    facts: _Mixtures = rows.facts
     flop = np.array([
         model_flop_per_token(r.transformer, r.setup) * r.transformer.sequence
         * r.layout.global_batch / r.layout.devices

@@ -133,7 +133,7 @@ _SEEN: Final = (
 )
 STACK_STEPS: Final = Protocol(
     name="stacks",
-    description="steps of PyTorch-native stacks in their release, the source left out",
+    description="steps of PyTorch-native stacks in their release, on held-out sources",
     senses={"gain *": "neutral"},
     rows=read_stacks,
     answer=_stack_answers,
