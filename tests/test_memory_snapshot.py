@@ -37,7 +37,8 @@ def fullest_bytes(snapshot: Mapping[str, Any]) -> int:
     """Return what the allocations of a snapshot's first device come to at most."""
     signs = {"alloc": 1, "free_completed": -1}
     events = snapshot["device_traces"][0]
-    return max(itertools.accumulate(signs.get(e["action"], 0) * e["size"] for e in events))
+    found = itertools.accumulate(signs.get(e["action"], 0) * e["size"] for e in events)
+    return int(max(found))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
