@@ -60,7 +60,7 @@ from advisor.estimate import (
 from advisor.jobs import NO_LENGTH, Job, script_notes, stack_notes, transformer_units
 from advisor.machines import Cluster
 from advisor.planners.core import GIB, Layout, PlanningError, Work, select
-from advisor.planners.layouts import SearchSpace, node_counts
+from advisor.planners.layouts import POSSIBLE, SearchSpace, node_counts
 from advisor.planners.step import TransformerBlocks
 from advisor.quantities import QUANTILES
 from advisor.rank.front import pareto_front
@@ -282,11 +282,21 @@ def plan(question: PlanQuestion) -> Plan:
     """Return the ways to train on the cluster, those that a released framework runs first.
 
     ``choices`` use all machines (or, of unlike ones, those of a type); ``front`` holds what equal
-    machines do on fewer of them.
+    machines do on fewer of them. Machines that are there already are answered as ``predict`` does:
+    where nothing fits as surely as what is rented must, by what is as likely to fit as not.
 
     Raises UsageError if constraints or objective make no sense for the cluster. Raises
     PlanningError if no way fits; the message names the nearest miss.
     """
+    try:
+        return _planned(question)
+    except PlanningError as error:
+        if error.exit_code != 3 or question.space.sureness == POSSIBLE:
+            raise
+    return _planned(replace(question, space=replace(question.space, sureness=POSSIBLE)))
+
+
+def _planned(question: PlanQuestion) -> Plan:
     left_out: dict[str, str] = {}
     front: tuple[Answer, ...] = ()
     # What is planned on is accelerators: parse_cluster takes nothing else.
