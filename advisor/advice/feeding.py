@@ -293,36 +293,33 @@ def _loading_less(facts: Facts, share: float) -> Job:
     the batch serves: steps that load nothing hide nothing.
     """
     feed, seen = facts.job.feed, facts.job.measured
-    less = _with_loading(facts.job, share + (1.0 - share) * _hidden(facts))
+    less = _loading(facts.job, share + (1.0 - share) * _hidden(facts))
     if seen is None:
         return less
     computing_s = seen.step_s - feed.wait_s
-    loading_s = seen.step_s if feed.workers and feed.wait_s else feed.wait_s
-    wait_s = share * loading_s
+    wait_s = share * (seen.step_s if feed.workers and feed.wait_s else feed.wait_s)
     if feed.workers:
         wait_s = max(wait_s - computing_s, 0.0)
     measured = replace(seen, step_s=max(computing_s + wait_s, 1e-9))
     return replace(less, feed=replace(less.feed, wait_s=wait_s), measured=measured)
 
 
-def _with_loading(job: Job, factor: float) -> Job:
+def _loading(job: Job, factor: float) -> Job:
     """Return the job whose samples take so many times as long to load."""
     cpu_s, idle_s = job.feed.cpu_s_per_sample, factor * job.feed.idle_s_per_sample
-    cpu_s = None if cpu_s is None else factor * cpu_s
+    cpu_s = cpu_s and factor * cpu_s
     return replace(job, feed=replace(job.feed, cpu_s_per_sample=cpu_s, idle_s_per_sample=idle_s))
 
 
 def _hidden(facts: Facts) -> float:
     """Return the share of loading in the loop that runs while an accelerator computes."""
-    if facts.job.feed.workers or facts.is_here:
-        return 0.0
-    twice = facts.ask(_with_loading(facts.job, 2.0))
+    is_beside = facts.job.feed.workers or facts.is_here
+    twice = None if is_beside else facts.ask(_loading(facts.job, 2.0))
     if twice is None:
         return 0.0
     # What is hidden of a step is the same: what is added is all that was loaded.
-    wait_s, more_s = (
-        one.shares.get("input", 0.0) * one.step_time_s.value for one in (facts.now, twice)
-    )
+    both = facts.now, twice
+    wait_s, more_s = (one.shares.get("input", 0.0) * one.step_time_s.value for one in both)
     return 1.0 - min(wait_s / max(more_s - wait_s, 1e-12), 1.0)
 
 
