@@ -25,7 +25,7 @@ def test_the_readme_is_short_and_as_wrong_as_is_stored() -> None:
     assert len(text.split()) <= 1000
     marked = re.findall(r"\(`([a-z-]+)`\) \| <!--=\1\.median-->.*<!--=\1\.p90-->", text)
     assert len(marked) == 8
-    assert marked[0] == "typed"
+    assert marked[0] == "recorded"
 
 
 def test_figures_in_prose_are_those_that_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:

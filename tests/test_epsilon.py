@@ -141,7 +141,7 @@ ASKED = (
     ("torchtitan", 0, "--zero 2"),
     ("megatron-core", 2, "--zero 3 --pp 2"),
     ("megatron-core", 2, "--cp 2"),
-    ("nemo", 1, "--tp 2 --pp 4 --micro-batch 2"),
+    ("nemo", 1, "--tp 2 --pp 4 --micro-batch 2 --chunks 2"),
     (None, 1, "--pp 2 --tp 1 --cp 1 --zero 0 --micro-batch 1 --recompute none --no-offload"),
     ("deepspeed", 1, "--zero 0 --micro-batch 1 --recompute none --no-offload"),
     ("deepspeed", 1, "--zero 2 --accumulate 2"),
