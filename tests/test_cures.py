@@ -21,6 +21,7 @@ from advisor.advice.asking import facts_here
 from advisor.advice.facts import Advice, Facts
 from advisor.advice.script import SourceScript
 from advisor.answer import Candidate
+from advisor.cli import program
 from advisor.cli.answers import Advise
 from advisor.cli.options import add
 from advisor.collectors.derive import store
@@ -239,6 +240,13 @@ def test_the_verb_prints_a_screen_and_a_record() -> None:
     for wrong in (["--explain", "99"], ["--run", run], ["--on", "here", "--count", "0"]):
         refused = CliRunner().invoke(app, [run, "--on", "here", *wrong])
         assert refused.exit_code == 2 or isinstance(refused.exception, UsageError)
+
+
+def test_the_words_of_one_command_are_not_in_the_next_answer() -> None:
+    words = [str(GOLDEN), "--on", "here"]
+    typed = CliRunner().invoke(program.app, ["advise", *words], env={"COLUMNS": "300"}).stdout
+    assert f"advisor advise {GOLDEN} --on here --explain 1" in typed
+    assert "advisor advise" not in CliRunner().invoke(app, words, env={"COLUMNS": "300"}).stdout
 
 
 def test_python_gives_the_same_list() -> None:

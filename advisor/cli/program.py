@@ -47,6 +47,7 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
 }
 # The words of the command line: more can be asked by adding to them.
 TYPED: Final[ContextVar[tuple[str, ...]]] = ContextVar("TYPED", default=())
+_TYPED: Final = f"{__name__}.typed"
 # Verbs that solve many small problems: their libraries are asked for one thread, before they load.
 _ON_ONE_THREAD: Final = frozenset({"train", "validate", "evaluate"})
 
@@ -75,15 +76,18 @@ class LazyGroup(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Keep the words as they were typed: an answer says what to add to them."""
-        TYPED.set(("advisor", *args))
+        ctx.meta[_TYPED] = ("advisor", *args)
         return list(super().parse_args(ctx, args))
 
     def invoke(self, ctx: Any) -> Any:
         """Run the verb; a file that ends too early is not the user's Ctrl-D."""
+        before = TYPED.set(ctx.meta[_TYPED])
         try:
             return super().invoke(ctx)
         except EOFError as error:
             raise explain(error) or error from error
+        finally:
+            TYPED.reset(before)
 
 
 def load_verb(name: str) -> Any:
