@@ -14,6 +14,11 @@ from conftest import InProcess
 WORDS = {
     "data parallel": "--model gpt2 --batch 64 --gpu L4 --count 8",
     "pipeline": "--model llama2-7b --batch 32 --gpu A100-80GB --count 8 --pp 4 --tp 2",
+    "as likely to fit as not": (
+        "--layers 32 --hidden 4096 --heads 32 --kv-heads 8 --ffn 14336 --gated "
+        "--vocabulary 128256 --sequence 2048 --weights bf16 --stack trainer --lora 8 "
+        "--recompute none --batch 3 --micro-batch 3 --gpu A100-80GB"
+    ),
     "image network": "--cnn 224:64:3x256,4x512,6x1024,3x2048:bottleneck --batch 64 --gpu T4",
 }
 

@@ -319,7 +319,7 @@ class Predict(Printed):
             place = estimate.machines_asked(
                 predictor, job, on=self.on, gpu=self.gpu, count=self.count
             )
-            trace = report.step_trace(predictor, job, place, self.question.layout)
+            trace = report.step_trace(predictor, job, place, found, self.question.layout)
             atomic.write_text(self.trace, json.dumps(trace))
             typer.echo(f"wrote {self.trace}: open it in ui.perfetto.dev", err=True)
         if self.snapshot is not None:

@@ -18,16 +18,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from advisor.answer import Answer
 from advisor.ask import LayoutRequest, layout_space
 from advisor.catalogue import TypeColumns
-from advisor.estimate import (
-    SPACE,
-    Predictor,
-    StepCase,
-    TimeColumns,
-    is_laid_out_by_shape,
-    on_machine,
-)
+from advisor.estimate import SPACE, Predictor, StepCase, is_laid_out_by_shape, on_machine
 from advisor.jobs import Job
 from advisor.planners.core import Layout, Work
 from advisor.planners.layouts import LayoutProblem, layout_columns, pass_times, stage_times
@@ -57,34 +51,26 @@ class _Event:
 
 
 def step_trace(
-    predictor: Predictor, job: Job, place: tuple[TypeColumns, int, int, str],
-    layout: LayoutRequest | None = None,
+    predictor: Predictor, job: Job, place: tuple[TypeColumns, int, int, str], answer: Answer,
+    asked: LayoutRequest | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the predicted step of a job on machines in the Trace Event Format.
+    """Return the step of an answer in the Trace Event Format.
 
-    ``place``: as of ``machines_asked``; ``layout``: what is fixed of it.
-
-    Raises ValueError if the job does not run there.
+    ``place``: as of ``machines_asked``; ``asked``: what was fixed of the layout.
     """
-    fleet, row, count, where = place
-    space = layout_space(layout or LayoutRequest(), SPACE) or SPACE
-    columns = predictor.step_columns(
-        job, np.array([row]), np.array([count]), fleet=fleet, space=space
-    )
-    if columns.status[0]:
-        raise ValueError(f"{job.name} does not run on {where}")
-    case = predictor.case(job, fleet=fleet, space=space)
-    found, step_s = columns.layout(0), float(columns.step_s[0])
+    fleet, row, _, where = place
+    case = predictor.case(job, fleet=fleet, space=layout_space(asked or LayoutRequest(), SPACE))
+    layout, step_s = answer.layout, answer.step_time_s.value
     if is_laid_out_by_shape(case, np.array([row])).all():
-        lanes = _laid_out(on_machine(case, row).problem, found, step_s)
+        lanes = _laid_out(on_machine(case, row).problem, layout, step_s)
     else:
-        events = list(_recorded(case, columns, row))
-        lanes = [events] * min(found.devices, _MOST_RANKS)
+        events = list(_recorded(case, answer, row))
+        lanes = [events] * min(layout.devices, _MOST_RANKS)
     return {
         "displayTimeUnit": "ms",
         "otherData": {
             "what": "a predicted step, not a measured one", "job": job.name, "machines": where,
-            "ranks": found.devices, "step_s": step_s,
+            "ranks": layout.devices, "step_s": step_s,
         },
         "traceEvents": [one for rank, lane in enumerate(lanes) for one in _lane(rank, lane)],
     }  # fmt: skip
@@ -180,15 +166,14 @@ def _layers(
                          _WAITS)  # fmt: skip
 
 
-def _recorded(case: StepCase, columns: TimeColumns, row: int) -> Iterator[_Event]:
+def _recorded(case: StepCase, answer: Answer, row: int) -> Iterator[_Event]:
     """Return a recorded step on one rank: what it waits for, and its operators by phase."""
-    step_s = float(columns.step_s[0])
-    parts_s = {str(name): float(share[0]) * step_s for name, share in columns.shares.items()}
+    parts_s = {name: share * answer.step_time_s.value for name, share in answer.shares.items()}
     before = {said: parts_s.pop(name, 0.0) for name, said in _BEFORE.items()}
     after = {said: parts_s.pop(name, 0.0) for name, said in _AFTER.items()}
     yield from _one_after_another(0.0, before)
     begin_s, busy_s = sum(before.values()), sum(parts_s.values())
-    times = columns.layout(0).accumulation_steps
+    times = answer.layout.accumulation_steps
     device = case.fleet.devices[int(case.fleet.device[row])]
     peak = sustained_flop_per_s(
         device, runs_as(device, case.work.precision), case.constants.device
