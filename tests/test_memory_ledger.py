@@ -204,6 +204,24 @@ def test_what_is_possible_is_not_always_what_is_rented() -> None:
     assert replace(tight, sureness=RENTED).search(1, 1, space).best is None
 
 
+@pytest.mark.parametrize("memory_gib", [2.9, 3.0, 3.2, 4.0])
+def test_paged_state_waits_alike_however_sure_a_layout_must_fit(memory_gib: float) -> None:
+    space = SearchSpace(zero_stages=(0,), recomputes=("none",), micro_batch=1, offloads=())
+    problem = LayoutProblem(
+        transformer=SMALL, machines=replace(NODE, memory_bytes=memory_gib * 2**30),
+        software=Software(pages_optimizer=1),
+        memory=MemoryConstants(states_log_sd=0.1, activations_log_sd=0.3),
+    )  # fmt: skip
+    steps = []
+    for sureness in (POSSIBLE, RENTED):
+        asked = replace(problem, sureness=sureness)
+        best = asked.search(1, 1, space).best
+        assert best is not None
+        assert best.step_s == pytest.approx(asked.evaluate(best.layout).step_s)
+        steps.append(best.step_s)
+    assert steps[0] == pytest.approx(steps[1])
+
+
 @pytest.mark.parametrize(
     ("more", "read_gib"),
     [

@@ -471,17 +471,18 @@ class LayoutProblem(LayoutConditions):
         bytes_ = self.needed_bytes(columns), self.on_host(columns)[0]
         return planned(layout, self.times(columns), bytes_, (), ())
 
-    def times(self, layouts: Layouts, over: Floats | None = None) -> StepTimes:
+    def times(self, layouts: Layouts, needed: Floats | None = None) -> StepTimes:
         """Return the step of every layout and its parts, fitting or not [s].
 
-        ``over``: what the fullest device needs over what it may fill, where it is known [bytes].
+        ``needed``: ``needed_bytes``, where they are known. What a step waits for its paged state
+        is of these, however sure a layout must be to fit.
         """
         cases = [kind.case(layouts) for kind in self.kinds]
         times = step_times(*cases)
         if not np.any(self.software.pages_optimizer):
             return times
-        over = self.needed_bytes(layouts) - self.capacity_bytes if over is None else over
-        return with_paging(times, cases[0], over)
+        needed = self.needed_bytes(layouts) if needed is None else needed
+        return with_paging(times, cases[0], needed - self.capacity_bytes)
 
     def ledger(self, layouts: Layouts, stage: StageAsked = "fullest") -> Ledger:
         """Return the memory of the fullest device, or of an end of the pipeline, by term."""
@@ -628,7 +629,7 @@ class LayoutProblem(LayoutConditions):
         found.fitting += count
         if not count:
             self._miss(layouts, over, valid, shape, found)
-        times = self.times(layouts, over)
+        times = self.times(layouts, needs[0])
         step_s = np.where(fits, times.step_s, np.inf)
         index = np.unravel_index(int(np.argmin(step_s)), shape)
         if float(step_s[index]) < found.least_s:
