@@ -19,7 +19,7 @@ from advisor.planners.core.setup import TrainingSetup, Transformer
 from advisor.planners.layouts.frameworks import Framework, broken_rule
 from advisor.planners.layouts.problem import SearchSpace, degrees
 from advisor.planners.layouts.time import step_times
-from advisor.planners.links.inside_layer import expert_copies, expert_parallel_s
+from advisor.planners.links.inside_layer import expert_parallel_s, token_copies
 from advisor.planners.memory.transformers import expert_parameters, needed_bytes
 from advisor.planners.step.transformer import block_times
 
@@ -60,7 +60,7 @@ def test_a_token_is_sent_to_a_node_at_most_once(ep: int, k: int, domain: int, tp
     for once in (0, 1):
         software = Software(sends_once=once)
         asked = case(shapes, machines, software, ep=ep, tp=tp)
-        near, far = expert_copies(asked)
+        near, far = token_copies(asked)
         copies[once] = float(near), float(far)
         assert (float(expert_parallel_s(asked)) > 0) == (ep > 1)
     nodes = max(ep * tp / (8 * domain), 1)

@@ -152,10 +152,6 @@ def direct_cost_text(answer: Record) -> str:
     return f"{value}  ({bounds}; the steps alone, by a model of the cost itself)"
 
 
-# How likely what is rented must fit: what had to be less likely is said.
-_SURE: Final = 0.9
-
-
 def memory_words(answer: Record) -> str:
     """Return what the fullest device needs, of how much, and what of that is kept free.
 
@@ -163,12 +159,14 @@ def memory_words(answer: Record) -> str:
     'needs 57.3 of 79.2 GiB, 5.00 kept free'
     """
     there, free = answer["device_memory_gib"], answer["kept_free_gib"]
+    from advisor.planners.layouts import RENTED
+
     needed = f"needs {digits(answer['memory_gib'])}"
     if there is None:
         return f"{needed} GiB"
     said = f"{needed} of {digits(there)} GiB" + (f", {digits(free)} kept free" if free else "")
     held = answer.get("memory", {})
-    is_rented = held.get("decided_at", _SURE) >= _SURE
+    is_rented = held.get("decided_at", RENTED) >= RENTED
     return said if is_rented else f"{said}; fits with {percent_text(held['fits_probability'])}"
 
 

@@ -113,7 +113,7 @@ def expert_parallel_s(case: LayoutCase) -> Floats:
     """Return the exposed exchanges of one layer and micro-batch, forward and backward [s]."""
     shapes, layouts = case.shapes, case.layouts
     parameters, software = case.parameters, case.software
-    inside, across = expert_copies(case)
+    inside, across = token_copies(case)
     volume = (
         2 * case.tokens * shapes.hidden / layouts.tp * activation_width(case.machines.precision)
     )
@@ -131,7 +131,7 @@ def expert_parallel_s(case: LayoutCase) -> Floats:
     return np.asarray(exposed * sent / parameters.ep_efficiency)
 
 
-def expert_copies(case: LayoutCase) -> tuple[Floats, Floats]:
+def token_copies(case: LayoutCase) -> tuple[Floats, Floats]:
     """Return how often a token is sent inside a node, and to other nodes, of the mean token.
 
     Every expert that it meets is anywhere in the group. Sent for each expert, ``k`` copies less
