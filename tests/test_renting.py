@@ -18,10 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor import api, data, recommend
-from advisor.answer import Recommendation
+from advisor.answer import Candidate, Recommendation
 from advisor.ask import Constraints, JobSpec, LayoutRequest, layout_space
 from advisor.catalogue import Catalogue, GpuFilter, OfferFilter, account_limits, rented_at_once
 from advisor.catalogue.accounts import limited_types
+from advisor.catalogue.select import parse_gpus
 from advisor.collectors.watch.host import describe_host
 from advisor.errors import UsageError
 from advisor.estimate.estimate import machine_at_hand
@@ -135,11 +136,6 @@ def test_nobody_waits_for_hours_to_save_less_than_the_work_costs() -> None:
     assert USUALLY.best("best_value", [550.0, 70.0], [660.0, 12_800.0], [1, 1]) == 0
 
 
-def test_a_deadline_bounds_the_patience() -> None:
-    assert Renting.of(Constraints(deadline_h=1.0)).patience_h == 1.0
-    assert Renting.of(Constraints(deadline_h=100.0)).patience_h == USUALLY.patience_h
-
-
 # What people of a kind rent, asked of the real catalogue.
 
 
@@ -214,6 +210,60 @@ def test_the_pick_is_that_of_a_search_that_leaves_nothing_out(
         return {name: by_rank.get(at) for name, at in answer.picks.items()}
 
     assert named(few) == named(every)
+
+
+KEPT: dict[str, Callable[[Candidate, float], dict[str, float]]] = {
+    "deadline": lambda one, slack: {"deadline_h": one.training_time_h.high * 1.3 * slack},
+    "budget": lambda one, slack: {"budget_usd": one.cost_usd.high * slack},
+    "max_hourly": lambda one, slack: {"max_hourly_usd": hourly_usd(one) * slack},
+    "max_nodes": lambda one, _: {"max_nodes": max(machines_of(one), 1)},
+}
+
+
+def machines_of(one: Candidate) -> int:
+    return sum(count for _, count in one.configuration.parts)
+
+
+def hourly_usd(one: Candidate) -> float:
+    return sum(offer.price_usd_per_h * count for offer, count in one.configuration.parts)
+
+
+@pytest.mark.parametrize("gpus", ["H100", "H200,B200", "L4,A10G", "A100,L40S"])
+def test_a_limit_that_the_pick_keeps_does_not_change_it(predictor: Predictor, gpus: str) -> None:
+    """Seen: 8 x H100, 34 min, $11.20; with a deadline of an hour 8 x B200, $14.65."""
+    job = job_from_spec(JobSpec(layers=24, hidden=2048, heads=16, tokens=2e8))
+    free = Constraints(gpus=parse_gpus(gpus), max_nodes=4)
+    unlimited = rank(job, free, predictor=predictor)
+    every: dict[Any, Candidate] = {one.rank: one for one in unlimited.front}
+    for name in WEIGHTS:
+        chosen = every[unlimited.picks[name]]
+        for limit, kept in KEPT.items():
+            for slack in (1.02, 3.0):
+                request = replace(free, **kept(chosen, slack))
+                answer = rank(job, request, predictor=predictor)
+                (found,) = (one for one in answer.front if one.rank == answer.picks[name])
+                assert found.configuration == chosen.configuration, (name, limit, slack)
+
+
+@pytest.mark.parametrize("limit", ["deadline_h", "budget_usd"])
+def test_a_looser_limit_gives_no_worse_pick(predictor: Predictor, limit: str) -> None:
+    job = job_from_spec(JobSpec(layers=24, hidden=2048, heads=16, tokens=1e9))
+    free = Constraints(providers=("lambda", "hyperstack"), max_nodes=4)
+    least, is_sure = dict.fromkeys(WEIGHTS, math.inf), False
+    for amount in np.geomspace(0.5, 60.0, 12):
+        answer = rank(job, replace(free, **{limit: float(amount)}), predictor=predictor)
+        if "within_deadline" in answer.picks and not is_sure:
+            is_sure, least["best_value"] = True, math.inf  # now it keeps the deadline surely
+        for name in answer.picks.keys() & least.keys():
+            (one,) = (one for one in answer.front if one.rank == answer.picks[name])
+            worst = (lambda e: e.high) if one.is_extrapolating else (lambda e: e.value)
+            worth = USUALLY.worth(
+                name, worst(one.training_time_h), worst(one.cost_usd), machines_of(one),
+                one.request_h,
+            )  # fmt: skip
+            assert worth <= least[name] * (1 + 1e-9), (name, amount)
+            least[name] = float(worth)
+    assert all(map(math.isfinite, least.values()))
 
 
 def test_the_pick_of_a_recorded_script_is_that_of_a_search_that_leaves_nothing_out(

@@ -141,3 +141,12 @@ def _first(command: Any) -> str:
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_a_verb_is_described_by_sentences(name: str) -> None:
     assert re.match(r"[A-Z].*[.)]$", _first(COMMANDS[name])), _first(COMMANDS[name])
+
+
+@pytest.mark.parametrize("verb", ["recommend", "predict", "plan", "profile", "runs"])
+def test_a_misspelt_verb_names_the_nearest(verb: str) -> None:
+    for slip in (verb[:2] + verb[3:], verb + "s"):
+        found = CliRunner().invoke(app, [slip])
+        assert found.exit_code == 2
+        assert f"Did you mean '{verb}'?" in found.output
+    assert "Did you mean" not in CliRunner().invoke(app, ["frobnicate"]).output

@@ -67,6 +67,11 @@ class LazyGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the real verb that ``args`` names."""
+        if args[0] not in VERBS:
+            from difflib import get_close_matches
+
+            for near in get_close_matches(args[0], VERBS, 1):
+                ctx.fail(f"No such command '{args[0]}'. Did you mean '{near}'?")
         name, stand_in, rest = super().resolve_command(ctx, args)
         if name is None or stand_in is None:
             return name, stand_in, rest

@@ -8,7 +8,8 @@ E            work for m machines: e (1 + 6 (m - 1)) [h]
 q            wait until a new account is granted what it has to ask for; 0 within its limits [h]
 u            hours of the calendar for an hour of work: 168 in a week over 40 of work
 s            what an hour of that work costs [USD/h]
-P            patience: the wait below which nobody minds more or less; never above the deadline [h]
+P            patience: the wait below which nobody minds more or less, deadline or not: what a
+             pick keeps anyway must not change it [h]
 T            the wait that is judged: max(P, t + u E + q); of somebody in a hurry t + E + q
 w            how many times the cost one pays for half the wait, as a power of two
 
@@ -82,8 +83,7 @@ class Renting(Recorded):
     @classmethod
     def of(cls, request: Constraints) -> Self:
         """Return it as a question says."""
-        deadline_h = request.deadline_h or np.inf
-        return cls(effort_h=request.effort_h, patience_h=min(PATIENCE_H, deadline_h))
+        return cls(effort_h=request.effort_h)
 
     @property
     def further_machine_h(self) -> float:
