@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import re
 import subprocess
 import sys
@@ -129,26 +128,6 @@ def test_a_path_wins_over_a_name(tmp_path: Path) -> None:
     for absent in ("bert-base-uncased.json", "a/b/c", str(tmp_path / "bert-base-uncased")):
         with pytest.raises(UsageError, match="cannot read the model"):
             job(absent)
-
-
-def completed(words: str) -> list[str]:
-    """Return what bash offers after these words."""
-    environ = os.environ | {
-        "_ADVISOR_COMPLETE": "complete_bash", "COMP_WORDS": words,
-        "COMP_CWORD": str(len(words.split(" ")) - 1),
-    }  # fmt: skip
-    line = "from advisor.cli import main; import sys; sys.argv = ['advisor']; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", line], env=environ, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    return done.stdout.split()
-
-
-def test_a_shell_completes_names() -> None:
-    assert "llama-3.1-8B" in completed("advisor predict --model llama-3")
-    makers = completed("advisor recommend --model Qwen/")
-    assert "Qwen/Qwen3-8B" in makers
-    assert all(one.startswith("Qwen/") for one in makers)
 
 
 def test_names_are_completed_without_loading_torch() -> None:

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Final, get_type_hints
 
 import typer
 
-from advisor import catalogue, estimate, jobs
+from advisor import catalogue, estimate
 from advisor.ask import (
     ALIASES,
     ENTRIES,
@@ -42,6 +42,10 @@ from advisor.errors import UsageError
 # Other names of flags, beside those that stand in for an older option.
 _SHORTHANDS: Final = ("compile", "quantised_base", "finetune")
 _FILE: Final = "question"
+# Options whose values a shell completes from what is known here (``completions``).
+_NAMED: Final = frozenset({
+    "model", "gpus", "gpu", "cloud", "region", "on", "stack", "to", "run", "recorded",
+})  # fmt: skip
 # Of the verbs that take a run without a flag; ``with_run`` puts it into the question.
 run_argument: Final = partial(
     argument,
@@ -109,7 +113,7 @@ def _function(verb: Any, run: Callable[[Any], None] | None) -> Callable[..., Non
 def _own(entry: Entry, hint: Any, default: Any) -> inspect.Parameter:
     """Return the parameter of a verb's own option, which typer reads by type or kind."""
     flags = entry.flags or (f"--{entry.name.replace('_', '-')}",)
-    more: dict[str, Any] = dict(entry.more)
+    more: dict[str, Any] = dict(entry.more) | _completed(entry)
     if entry.kind is not TYPED:
 
         def parser(value: Any) -> Any:
@@ -153,8 +157,7 @@ def _of_question(name: str) -> inspect.Parameter:
         flags = entry.flags or (f"{flag}/--no-{flag[2:]}",)
         about = typer.Option(*flags, help=entry.help, **more)
         return _parameter(name, Annotated[bool | None, about])
-    if name == "model":
-        more["autocompletion"] = _model_names
+    more |= _completed(entry)
     flags = entry.flags or (flag,)
     about = typer.Option(*flags, help=entry.help, metavar=entry.kind.metavar, **more)
     return _parameter(name, Annotated[str | None, about])
@@ -169,9 +172,18 @@ _FILE_PARAMETER: Final = _parameter(
 )  # fmt: skip
 
 
-def _model_names(incomplete: str) -> list[str]:
-    """Return the names that a shell offers after ``--model``."""
-    return jobs.names_from(incomplete)
+def _completed(entry: Entry) -> dict[str, Any]:
+    """Return how a shell completes the values of an option, for typer."""
+    metavar = entry.kind.metavar
+    if "|" not in metavar and entry.name not in _NAMED:
+        return {}
+
+    def offered(incomplete: str) -> list[str]:
+        from advisor.cli import completions
+
+        return completions.offered(entry.name, metavar, incomplete)
+
+    return {"autocompletion": offered}
 
 
 def ask(given: Mapping[str, Any], *, names: Collection[str], file: Path | None = None) -> Question:
