@@ -74,13 +74,15 @@ def test_what_saves_most_stands_and_no_change_is_cut_in_a_pipe(width: int) -> No
         assert all(" ".join(one["do"].split()) in said for one in record["changes"][:1]), asked
         assert len(screen) <= SCREEN_LINES + 2 or width < 80, asked
         for lines in (screen, pipe):
-            shown = {line.split()[0] for line in lines if re.match(r" +\d+ \S", line)}
+            shown = {
+                line.lstrip("> ").split()[0] for line in lines if re.match(r"[> ] ?\d+ ", line)
+            }
             assert set(re.findall(r"#(\d+)", " ".join(lines))) <= shown, asked
             place = next((i for i, line in enumerate(lines) if "advisor recommend" in line), None)
             assert place is not None or lines is screen or not listed(record)
             if place is not None:
-                words = shlex.split("\n".join(lines[place:]).replace("\\\n", " "))
-                assert words[:-2] == command
+                name, *words = shlex.split("\n".join(lines[place:]).replace("\\\n", " "))
+                assert (name, words[:-2]) == ("More", command)
                 assert words[-2] == "--explain"
                 assert int(words[-1]) in [one["rank"] for one in record["front"]]
 

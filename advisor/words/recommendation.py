@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-import textwrap
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from rich.console import Console, Group
@@ -199,17 +200,26 @@ def _pair(name: str, value: str) -> str:
 
 # Lines of the smallest terminal in use.
 SCREEN_LINES: Final = 24
+# How machines are paid where that is neither on demand nor spot: in a few letters, and in words.
 _COMPLETIONS: Final = {
-    "spot-with-fallback": "spot, else on demand",
-    "elastic-spot": "spot, elastic",
-    "spot-by-deadline": "spot, on demand or waiting",
+    "spot-with-fallback": ("spot or not", "spot, else on demand"),
+    "elastic-spot": ("elastic spot", "spot, elastic"),
+    "spot-by-deadline": ("spot plan", "spot, on demand or waiting"),
 }
 _CHANGES: Final = 3
-_RANK: Final = 5
-_STAR: Final = " *"  # behind machines that are like nothing that was measured
-# Narrowest columns of times and costs, and what keeps longer numbers apart.
-_NARROWEST: Final = (13, 16)
+# Rows of a screen.
+_ROWS: Final = 5
+# What rows are picked as, where a line has no room for more; of two names the first is shorter.
+_SHORT: Final = {
+    "best_value": ("best value", "best"), "fastest": ("in a hurry", "hurry"),
+    "cheapest": ("cheapest", "cheapest"), "within_deadline": ("in time", "in time"),
+}  # fmt: skip
+_STAR: Final = "*"  # behind machines that are like nothing that was measured
+_LABEL: Final = 9
+_BELOW: Final = " " * 5
 _BETWEEN: Final = 2
+# Claims about how far to trust the pick: said below the table.
+_DOUBTS: Final = ("error", "unmeasured", "extrapolating")
 
 
 def show_recommendation(
@@ -234,39 +244,40 @@ def text(
 ) -> list[tuple[str, bool]]:  # fmt: skip
     """Return the lines, and whether each is the choice itself.
 
-    ``most``: lines of a screen; None shows every row; ``is_screen``: whether changes and the
-    command have to fit too; in pipes and files they are whole.
+    Above stands the choice, then a table with a line a row, then what has to be known of the
+    choice, a name before each line. ``most``: lines of a screen, within which the least important
+    give way; None shows everything; ``is_screen``: pipes and files have all changes and the
+    command.
     """
-    width, shown = max(width, 40), pieces.listed(record)
+    width, is_full = max(width, 40), most is None
+    shown = pieces.listed(record)
     head = [(line, False) for line in wrapped(job_line(record), width)]
     head += _choice(record, width)
-    changes, is_whole = len(record["changes"]), most is None or not is_screen
-    is_starred = any(one["extrapolating"] for one in shown)
-    # What gives way, in this order: all changes but the first, which saves most; the command;
-    # what is particular of each row, and how long machines boot.
-    steps = [(n, command, False) for n in range(min(changes, _CHANGES), 0, -1)]
-    steps += [(min(changes, 1), words, is_short)
-              for words, is_short in ((command, False), ((), False), ((), True))]  # fmt: skip
-    for number, words, is_short in ((changes, command, False),) if is_whole else steps:
-        foot = _foot(record, shown, number, words, width, is_starred)
-        rows = _rows(record, shown, width, is_short=is_short)
-        shared = wrapped(_shared(record, shown, is_short=is_short), width)
-        # What the sentences point to is in the table.
-        said = [*record["summary"], *foot]
-        below = _foot(record, shown, 0, (), width, is_starred) if is_whole else foot
-        room = (most or math.inf) - len(head) - len(shared) - len(below) - 3
-        if sum(len(rows[i]) for i in _fitting(record, shown, rows, 0, said)) <= room:
-            break
-    places = _fitting(record, shown, rows, room, said)
-    # The star is explained where it is seen, be it this machine's, and there is room.
-    is_starred |= sum(len(rows[i]) for i in places) < room
-    is_starred &= any(f"{_STAR} " in f"{line} " for i in places for line in rows[i])
-    # Fewer rows have no more days of prices: the foot does not grow.
-    left = [shown[i] for i in places if i < len(shown)]
-    foot = _foot(record, left, number, words, width, is_starred)
-    body = [*shared, *_titles(record, shown, width), *(line for i in places for line in rows[i])]
-    body = ["", *body] if body else []
-    return head + [(line, False) for line in (*body, *([""] if foot else []), *foot)]
+    table = _table(record, shown, width, is_full=is_full)
+    named = _named(record, width, command, is_full=is_full, is_screen=is_screen)
+    room = math.inf if most is None else most - len(head) - (2 if table else 0)
+    places = _first(record, shown, " ".join(line for line, _ in head))
+    used, kept = sum(len(table[place + 1]) for place in places), list[_Named]()
+    for one in sorted(named, key=lambda one: one.order):
+        # What it points to is in the table.
+        more = [p for p in _told(shown, " ".join(one.lines)) if p not in places]
+        size = len(one.lines) + sum(len(table[p + 1]) for p in more) + (not kept)
+        if one.order <= _ALWAYS or used + size <= room:
+            kept.append(one)
+            places += more
+            used += size
+    for place in range(len(table) - 1):
+        fits = len(places) < _ROWS and used + len(table[place + 1]) <= room
+        if place not in places and (is_full or fits):
+            places.append(place)
+            used += len(table[place + 1])
+    rows = [line for place in sorted(places) for line in table[place + 1]]
+    every = [*shown, record["here"]]
+    is_starred = any(every[place]["extrapolating"] for place in places)
+    kept = [one for one in named if one in kept and (is_starred or not one.is_of_stars)]
+    foot = [line for one in kept for line in one.lines]
+    body = [*(["", *table[0], *rows] if table else []), *(["", *foot] if foot else [])]
+    return head + [(line, False) for line in body]
 
 
 def show_probes(record: Record, console: Console) -> None:
@@ -315,7 +326,7 @@ def job_line(record: Record, *, with_source: bool = False) -> str:
 
 
 def _choice(record: Record, width: int) -> list[tuple[str, bool]]:
-    said = list(record["summary"])
+    said = [one["text"] for one in record["claims"] if one["kind"] not in _DOUBTS]
     if record["nearest"] or not (said or record["front"]):
         rented = " that can be rented" if record["picks"] else ""
         nearest = " The nearest misses:" if record["nearest"] else ""
@@ -326,189 +337,289 @@ def _choice(record: Record, width: int) -> list[tuple[str, bool]]:
     return lines + [(line, False) for line in wrapped(" ".join(said[1:]), width)]
 
 
-def _shared(record: Record, rows: list[Record], *, is_short: bool = False) -> str:
-    """Return what holds for every row: said once."""
-    said = []
-    if len({one["bottleneck"] for one in rows}) == 1:
-        said.append(f"Steps are limited by {waits_words(rows[0]['bottleneck'])}.")
-    boot_s = record["job"]["transfers"].get("boot_s")
-    if rows and boot_s and not is_short:
-        said.append(f"Rental times include {boot_s / 60:.3g} min to boot and to pull an image.")
-    return " ".join(said)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cells:
+    """What one line of the table says: texts, then numbers, and what stands below it."""
+
+    texts: tuple[str, ...]  # rank, what the row is picked as, machines, provider, region
+    numbers: tuple[str, ...]  # time, its range, cost, its range, USD an hour
+    below: str = ""  # what is particular, where there is room for all
 
 
-def _widths(record: Record, rows: list[Record]) -> tuple[int, int]:
-    """Return the widths of the columns of times and costs: as wide as their longest number."""
-    here = record["here"]
-    cells = [line for one in (*rows, *([here] if here else [])) for line in _numbers(one)]
-    longest = [max((len(line[i]) for line in cells), default=0) + _BETWEEN for i in (0, 1)]
-    return max(longest[0], _NARROWEST[0]), max(longest[1], _NARROWEST[1])
-
-
-def _numbers(one: Record) -> tuple[tuple[str, str], tuple[str, str]]:
-    """Return time and cost of a row, and under them their ranges."""
-    time, time_range = hours_interval(one["training_time_h"])
-    is_free = one["cost_usd"]["high"] == 0
-    cost, cost_range = ("free", "") if is_free else usd_interval(one["cost_usd"])
-    return (time, cost), (time_range, cost_range)
-
-
-def _titles(record: Record, rows: list[Record], width: int) -> list[str]:
-    shown = rows or [one for one in (record["here"],) if one]
-    if not shown:
-        return []
-    coverage = shown[0]["cost_usd"]["coverage"]
-    time, cost = _widths(record, rows)
-    title = f"{'':{_RANK}}{'machines':{width - _RANK - time - cost}}"
-    share = percent_text(coverage)
-    return [f"{title}{f'time ({share})':>{time}}{f'cost ({share})':>{cost}}"]
-
-
-def _rows(
-    record: Record, rows: list[Record], width: int, *, is_short: bool = False
+def _table(
+    record: Record, rows: list[Record], width: int, *, is_full: bool = False
 ) -> list[list[str]]:
-    """Return the lines of every row, and of this machine behind them.
-
-    ``is_short``: what a row is picked as is all that is said of it besides its machines.
-    """
-    labels = pieces.pick_labels(record)
-    best = record["picks"].get("best_value")
-    if best is not None and best == record["picks"].get("fastest"):
-        labels[best] = [one for one in labels[best] if one != pieces.PICKS["fastest"]]
+    """Return the title, then the lines of every row, and of this machine behind them."""
+    every = [*rows, *([record["here"]] if record["here"] else [])]
+    if not every:
+        return []
+    names = _pick_names(record)
     is_alike = len({one["bottleneck"] for one in rows}) <= 1
-    widths = _widths(record, rows)
-    found = [
-        _row(
-            one,
-            str(one["rank"]),
-            labels.get(one["rank"], []),
-            width,
-            widths,
-            names_wait=not is_alike,
-            is_short=is_short,
-        )
-        for one in rows
-    ]
-    if (here := record["here"]) is not None:
-        said = labels.get("here", [])
-        found.append(_row(here, "here", said, width, widths, names_wait=False))
+    by_gpu = all(part["accelerator"] for one in rows or every for part in one["configuration"])
+    cells = [_cells(one, names, names_wait=not is_alike, by_gpu=by_gpu) for one in every]
+    share = percent_text(every[0]["cost_usd"]["coverage"])
+    title = _Cells(
+        texts=("", "", "GPUs" if by_gpu else "machines", "where", ""),
+        numbers=("time", f"({share})", "cost", f"({share})", "$/GPU-h" if by_gpu else "$/h"),
+    )
+    return _aligned([title, *cells], width, is_full=is_full)
+
+
+def _pick_names(record: Record) -> dict[int | str, str]:
+    """Return what each row is picked as, in a few letters; the fastest of all where nothing else.
+
+    Somebody in a hurry takes ``fastest`` of the picks, which is not always the fastest row.
+    """
+    found = {}
+    for place, said in pieces.pick_labels(record).items():
+        names = [name for name, label in pieces.PICKS.items() if label in said]
+        if names[0] == "best_value" and "fastest" in names and len(names) > 1:
+            names.remove("fastest")
+        found[place] = ", ".join(_SHORT[name][len(names) > 1] for name in names[:2])
+    front = record["front"]
+    if front:
+        first = min(front, key=lambda one: float(one["training_time_h"]["value"]))["rank"]
+        found.setdefault(first, "fastest")
     return found
 
 
-def _row(
-    one: Record, name: str, labels: list[str], width: int, widths: tuple[int, int], *,
-    names_wait: bool,
-    is_short: bool = False,
-) -> list[str]:  # fmt: skip
-    """Return two lines or three: machines, what is in them and where, what is particular."""
-    room = width - _RANK - sum(widths)
-    mark = _STAR if one["extrapolating"] else ""
+def _cells(
+    one: Record, names: Mapping[int | str, str], *, names_wait: bool, by_gpu: bool
+) -> _Cells:
+    """Return the columns of a row, or of this machine."""
+    parts, place = one["configuration"], one["rank"] or "here"
+    name = names.get(place, "")
+    own = parts[0]["pricing"] == "own" and parts[0]["provider"] == "here"
+    time, times = hours_interval(one["training_time_h"])
+    cost, costs = usd_interval(one["cost_usd"]) if one["cost_usd"]["high"] else ("free", "")
+    usd_per_h = sum(part["price_usd_per_h"] * part["count"] for part in parts)
+    if by_gpu:
+        units = sum(part["count"] * part["accelerators_per_instance"] for part in parts)
+        usd_per_h = usd_per_h / units if units else 0.0
+    machines = "this machine" if own else _computing(parts)
+    where = list(dict.fromkeys(pieces.provider_name(part["provider"]) for part in parts))
+    regions = dict.fromkeys(part["region"] for part in parts if part["region"] != "all-regions")
+    paid, _ = _COMPLETIONS.get(one["completion"], (str(one["completion"] or ""), ""))
+    where += [] if paid in ("on-demand", "") or own else [paid]
+    return _Cells(
+        texts=(
+            f"{'>' if name.startswith('best') else ' '}{one['rank'] or '':>2}", name,
+            f"{machines} {_STAR}" if one["extrapolating"] else machines,
+            "" if own else ", ".join(where), "" if own else " + ".join(regions),
+        ),
+        numbers=(time, _brief(times), cost, _brief(costs), digits(usd_per_h) if usd_per_h else ""),
+        below=_particular(one, names_wait=names_wait),
+    )  # fmt: skip
+
+
+def _computing(parts: Sequence[Record]) -> str:
+    """Return what computes as people call it: accelerators, or machines without one."""
+    said: Counter[str] = Counter()
+    for part in parts:
+        if part["accelerator"]:
+            devices = part["count"] * part["accelerators_per_instance"]
+            said[pieces.card_name(part["accelerator"])] += devices
+        else:
+            said[part["instance_type"]] += part["count"]
+    return " + ".join(f"{number:g} {name}" for name, number in said.items())
+
+
+def _brief(bounds: str) -> str:
+    """Return a range with whole numbers, or two digits of what is below ten.
+
+    >>> _brief("18.6-63.7"), _brief("6.08-20.48"), _brief("1,234-5,678"), _brief("0.40-2.23")
+    ('19-64', '6.1-20', '1,234-5,678', '0.4-2.2')
+    """
+
+    def brief(found: re.Match[str]) -> str:
+        number = float(found[0].replace(",", ""))
+        return f"{number:,.0f}" if number >= 9.95 else f"{number:.2g}"
+
+    return re.sub(r"[\d,.]+", brief, bounds)
+
+
+def _aligned(cells: list[_Cells], width: int, *, is_full: bool) -> list[list[str]]:
+    """Return the lines of each, in columns.
+
+    The region gives way first, then the hourly price, then texts go below.
+    """
+    for kept, shown in ((5, 5), (4, 5), (4, 4), (2, 5), (1, 5), (1, 4)):
+        left = _columns([one.texts[:kept] for one in cells], "<" * kept, (0, 1, 1, 1, 1))
+        right = _columns([one.numbers[:shown] for one in cells], "><><>", (0, 1, 2, 1, 2))
+        if len(left[0]) + _BETWEEN + len(right[0]) <= width:
+            break
+    found = []
+    for one, texts, numbers in zip(cells, left, right, strict=True):
+        lines = [f"{texts}{numbers:>{width - len(texts)}}".rstrip()]
+        rest = " ".join(filter(None, one.texts[kept:])) if kept < 4 and one.texts[0] else ""
+        for said in (rest, one.below if is_full else ""):
+            lines += wrapped(said, width, indent=_BELOW, first=_BELOW)
+        found.append(lines)
+    return found
+
+
+def _columns(rows: Sequence[tuple[str, ...]], align: str, gaps: Sequence[int]) -> list[str]:
+    """Return a line a row, all of one length; empty columns are left out.
+
+    ``align``: ``<`` or ``>`` of each column; ``gaps``: letters before it.
+    """
+    sizes = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "".join(
+            f"{'':{gap}}{said:{how}{size}}"
+            for said, how, gap, size in zip(row, align, gaps, sizes, strict=False)
+            if size
+        )
+        for row in rows
+    ]
+
+
+def _particular(one: Record, *, names_wait: bool) -> str:
+    """Return what is particular of a row: its machines, its layout, its price, what is like it."""
     parts = one["configuration"]
-    inside = (_inside(part, one, is_short=is_short) for part in parts)
-    left = [" + ".join(map(pieces.machine, parts)) + mark, *inside]
+    if parts[0]["pricing"] == "own":
+        return f"{parts[0]['instance_type']}, {pieces.contents_words(parts[0])}"
     shared = pieces.degrees(one["layout"])
     if len(parts) == 1 and one["way"] not in _TOLD_BY_DEGREES:
         shared = f"{shared}, {one['way']}"
-    particular = [", ".join(labels)] if labels else []
-    particular += [shared] if shared != "one device" else []
-    particular += [f"limited by {one['bottleneck']}"] if names_wait else []
-    particular += [said] if (said := pieces.surplus_words(one)) else []
-    particular += ["new accounts ask for quota"] if one.get("request_h") else []
-    particular += filter(None, [pieces.price_words(parts)])
-    lines = []
-    for number, said in enumerate(left):
-        right = _numbers(one)[number] if number < 2 else ("", "")
-        first, *rest = textwrap.wrap(said, room - 1, break_on_hyphens=False) or [""]
-        numbers = f"{right[0]:>{widths[0]}}{right[1]:>{widths[1]}}"
-        lines.append(f"{name if not number else '':>{_RANK - 1}} {first:{room}}{numbers}")
-        lines += [f"{'':{_RANK}}{more}" for more in rest]
-    line = ", ".join(labels) if is_short else _particular(particular, one, width - _RANK)
-    lines += [f"{'':{_RANK}}{line}"] if line else []
-    return [line.rstrip() for line in lines]
+    said = [
+        " + ".join(map(pieces.machine, parts)),
+        _COMPLETIONS.get(one["completion"], ("", ""))[1],
+        *(part["terms"] for part in parts if part["terms"]),
+        shared if shared != "one device" else "",
+        f"limited by {one['bottleneck']}" if names_wait else "",
+        pieces.surplus_words(one),
+        "new accounts ask for quota" if one.get("request_h") else "",
+        pieces.price_words(parts),
+        alternatives_words(one) if one["alternatives"] else "",
+    ]
+    return "; ".join(filter(None, said))
 
 
-def _particular(said_first: list[str], one: Record, room: int) -> str:
-    """Return one line of what is particular; alternatives are named as far as there is room."""
-    others = (alternatives_words(one, most) for most in (2, 1, 0))
-    for said in others if one["alternatives"] else ("",):
-        line = "; ".join([*said_first, *([said] if said else [])])
-        if len(line) <= room:
-            return line
-    return textwrap.shorten("; ".join(said_first), room, placeholder=" ...")
+def _first(record: Record, shown: list[Record], said: str) -> list[int]:
+    """Return the places of rows that stand in any case: picks, this machine, what is named."""
+    places: dict[int | str, int] = {one["rank"]: place for place, one in enumerate(shown)}
+    here = [len(shown)] if record["here"] else []
+    picks = [places[one] for one in record["picks"].values() if one in places]
+    return list(dict.fromkeys([*picks, *_told(shown, said), *here]))
 
 
-def _inside(part: Record, one: Record, *, is_short: bool = False) -> str:
-    """Return what is in a machine and where it is, in one line."""
-    if part["pricing"] == "own":
-        return f"{part['instance_type']}, {pieces.contents_words(part)}"
-    pricing = _COMPLETIONS.get(one["completion"], part["pricing"])
-    price = "" if pricing == "on-demand" else f", {pricing}"
-    price += f", {part['terms']}" if part["terms"] and not is_short else ""
-    return f"{pieces.contents_words(part)}, {part['provider']} {part['region']}{price}"
-
-
-def _fitting(
-    record: Record, shown: list[Record], rows: list[list[str]], room: float, said: Sequence[str]
-) -> list[int]:
-    """Return places of as many rows as fit: best value, this machine, other picks, the others.
-
-    The best value and the rows that ``said`` points to are there in any case.
-    """
+def _told(shown: list[Record], said: str) -> list[int]:
+    """Return the places of the rows that a text names by their ranks."""
     places = {one["rank"]: place for place, one in enumerate(shown)}
-    named = [places[rank] for rank in record["picks"].values() if isinstance(rank, int)]
-    told = map(int, re.findall(r"#(\d+)", " ".join(said)))
-    first = dict.fromkeys([*named[:1], *(places[rank] for rank in told if rank in places)])
-    wanted = [*range(len(shown), len(rows)), *named, *range(len(shown))]
-    kept = list(first)
-    for place in dict.fromkeys(wanted):
-        fits = not kept or sum(len(rows[i]) for i in (*kept, place)) <= room
-        if place not in first and fits:
-            kept.append(place)
-    return sorted(kept)
+    ranks = map(int, re.findall(r"#(\d+)", said))
+    return list(dict.fromkeys(places[rank] for rank in ranks if rank in places))
 
 
-def _foot(
-    record: Record,
-    shown: list[Record],
-    changes: int,
-    command: Sequence[str],
-    width: int,
-    is_starred: bool,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Named:
+    """Lines behind a name, and how early they give way: the highest order first."""
+
+    order: int
+    lines: list[str]
+    is_of_stars: bool = False  # explains the stars of the table
+
+
+# Lines up to this order stand in any case.
+_ALWAYS: Final = 1
+
+
+def _named(
+    record: Record, width: int, command: Sequence[str], *, is_full: bool, is_screen: bool
+) -> list[_Named]:
+    """Return what has to be known besides the table, in the order in which it is printed."""
+    is_whole = is_full or not is_screen
+    shown = pieces.listed(record)
+    every = [*record["front"], *([record["here"]] if record["here"] else [])]
+    best = record["picks"].get("best_value")
+    pick = next((one for one in every if (one["rank"] or "here") == best), None)
+    doubts = " ".join(one["text"] for one in record["claims"] if one["kind"] in _DOUBTS)
+    # What a flag would change, and in full everything.
+    notes = [one for one in record["notes"] if is_full or ("--" in one and not one[0].isdigit())]
+    assumed = [one.rstrip(".") for one in (*record["job"].get("assumptions", ()), *notes)]
+    found = [
+        _line(1, "Fits", "" if pick is None else _fits(pick), width),
+        _line(1, "Sure?", doubts, width),
+    ]
+    found += [
+        _line(6 if n and is_screen else 1, "" if n else "Change", _change(one), width)
+        for n, one in enumerate(record["changes"][: None if is_whole else _CHANGES])
+    ]
+    star = "like nothing we measured, so the range is wider"
+    found += [
+        _line(3, "Assumed", "; ".join(assumed), width, most=None if is_full else 2),
+        _line(7, "Steps", _shared(record, shown), width),
+        replace(_line(2, _STAR, star, width), is_of_stars=True),
+        _line(4, "Prices", _prices(record, shown), width),
+        _Named(order=_ALWAYS, lines=_rejections(record, width)),
+        _Named(order=5 if is_screen else 1, lines=_more(record, shown, command, width)),
+    ]
+    return [one for one in found if one.lines]
+
+
+def _line(order: int, name: str, said: str, width: int, most: int | None = None) -> _Named:
+    """Return a sentence behind its name, wrapped; ``most``: lines, the rest is left out."""
+    first, indent = f"{name:<{_LABEL}}", " " * _LABEL
+    lines = wrapped(said, width, indent=indent, first=first) if said else []
+    if most is not None and len(lines) > most:
+        kept = lines[most - 1][: width - 4].rpartition(" ")[0]
+        lines = [*lines[: most - 1], f"{kept} ..."]
+    return _Named(order=order, lines=lines)
+
+
+def _fits(pick: Record) -> str:
+    """Say what the pick needs of its memory, and how the job is laid out on it."""
+    needed = pieces.memory_words(pick)
+    has_gpu = pick["device_memory_gib"] is not None
+    return f"{needed}; {pieces.layout_words(pick['layout'])}" if has_gpu else needed
+
+
+def _shared(record: Record, rows: list[Record]) -> str:
+    """Return what holds for every row: said once."""
+    said = []
+    if len({one["bottleneck"] for one in rows}) == 1:
+        said.append(f"limited by {waits_words(rows[0]['bottleneck'])}")
+    boot_s = record["job"]["transfers"].get("boot_s")
+    if rows and boot_s:
+        said.append(f"times include {boot_s / 60:.3g} min to boot and to pull an image")
+    return "; ".join(said)
+
+
+def _prices(record: Record, shown: Sequence[Record]) -> str:
+    """Say of which days the prices of the rows shown are, and how much was looked at."""
+    looked = counted(record["considered"], "candidate")
+    said = f"{looked} from {counted(record['catalogue']['offers'], 'offer')} were compared"
+    days = pieces.prices_words(shown).removeprefix("prices ")
+    if days == pieces.WITHOUT_DAY:
+        days += " (--dated leaves these out)"
+    return f"{days}; {said}" if days else said
+
+
+def _rejections(record: Record, width: int) -> list[str]:
+    """Say why nothing is offered, where nothing is."""
+    if record["front"]:
+        return []
+    against = record["rejected"]
+    if not record["nearest"]:  # what no machine runs is beaten by nothing
+        against = {name: n for name, n in against.items() if name not in _OF_RUNNING}
+    counts = sorted(against.items(), key=lambda item: -item[1])[:3]
+    reasons = ", ".join(f"{n:,} {REJECTED.get(reason, reason)}" for reason, n in counts)
+    return wrapped(f"Candidates: {reasons}.", width) if reasons else []
+
+
+def _more(
+    record: Record, shown: Sequence[Record], command: Sequence[str], width: int
 ) -> list[str]:
-    """Return what would change the answer, what was looked at, and where to read on."""
-    said = [_change(change) for change in record["changes"][:changes]]
-    said = [*(["What would change the answer:"] if said else []), *said]
-    if is_starred:
-        said.append("* not like anything we measured, so the range is wider")
-    looked = _compared(record, shown)
+    """Return how to ask for all that is known of a row."""
     row = record["picks"].get("best_value")
     row = shown[0]["rank"] if shown and not isinstance(row, int) else row
-    more = ["--explain", str(row)]
-    if not record["front"]:
-        against = record["rejected"]
-        if not record["nearest"]:  # what no machine runs is beaten by nothing
-            against = {name: n for name, n in against.items() if name not in _OF_RUNNING}
-        counts = sorted(against.items(), key=lambda item: -item[1])[:3]
-        reasons = ", ".join(f"{n:,} {REJECTED.get(reason, reason)}" for reason, n in counts)
-        looked += f" Of the candidates, {reasons}." if reasons else ""
-    elif command and shown:
-        looked += " More about a row:"
-    elif shown:
-        looked += f" More about a row: add {' '.join(more)}"
-    lines = [
-        line
-        for one in (*said, looked)
-        for line in wrapped(one, width, indent="    " if one.startswith("  ") else "")
-    ]
-    is_whole = bool(record["front"] and shown and command)
-    return [*lines, *(pieces.pasteable([*command, *more], width) if is_whole else [])]
-
-
-def _compared(record: Record, shown: Sequence[Record]) -> str:
-    """Say how much was looked at, and of which days the prices of the rows shown are."""
-    looked, prices = counted(record["considered"], "candidate"), pieces.prices_words(shown)
-    said = f"Compared {looked} from {counted(record['catalogue']['offers'], 'offer')}."
-    return f"{said} Shown are {prices}." if prices else said
+    if not shown:
+        return []
+    asked = ["--explain", str(row)]
+    if not (command and record["front"]):
+        return [f"{'More':<{_LABEL}}add {' '.join(asked)}"]
+    first, *rest = pieces.pasteable([*command, *asked], width - _LABEL + 2)
+    return [f"{'More':<{_LABEL}}{first.strip()}", *(f"{'':{_LABEL - 2}}{line}" for line in rest)]
 
 
 def _change(change: Record) -> str:
@@ -518,8 +629,15 @@ def _change(change: Record) -> str:
         time, cost = one["training_time_h"]["value"], one["cost_usd"]["value"]
         return f"{hours_text(time)}, {usd_text(cost)}"
 
-    line, pick = f"  {expected(change)}: {change['do']}", change["pick"]
+    line, pick = f"{expected(change)}: {change['do']}", change["pick"]
     if pick is None:
         return line
     machines = " + ".join(map(pieces.machine, pick["configuration"]))
     return f"{line} (the best value is then {machines}: {expected(pick)})"
+
+
+def _compared(record: Record, shown: Sequence[Record]) -> str:
+    """Say how much was looked at, and of which days the prices of the rows shown are."""
+    looked, prices = counted(record["considered"], "candidate"), pieces.prices_words(shown)
+    said = f"Compared {looked} from {counted(record['catalogue']['offers'], 'offer')}."
+    return f"{said} Shown are {prices}." if prices else said

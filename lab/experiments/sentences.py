@@ -415,12 +415,14 @@ _FORMS: Final[Sequence[tuple[str, Check]]] = (
 # The screen: its rows, their labels, and what stands above and below them.
 
 
-_LABELS: Final = {
-    "best value": "best_value", "cheapest": "cheapest", "fastest worth its money": "fastest",
-    "cheapest within the deadline": "within_deadline",
+_NAMES: Final = {
+    "best value": "best_value", "best": "best_value", "cheapest": "cheapest",
+    "in a hurry": "fastest", "hurry": "fastest", "in time": "within_deadline",
 }  # fmt: skip
+_RANGE: Final = r"[\d,.]+-[\d,.]+"
 _ROW: Final = re.compile(
-    rf" *(?P<row>\d+|here) (?P<machines>\S.*?) +(?P<time>{_TIME}) +(?P<cost>free|{_USD})"
+    rf"(?P<best>[> ]) *(?P<row>\d*) +(?P<said>.*?) *(?P<time>{_TIME}) +(?P<times>{_RANGE})? +"
+    rf"(?P<cost>free|{_USD})(?: +(?P<costs>{_RANGE}))?(?: +(?P<rate>[\d.,]+))?"
 )
 
 
@@ -432,17 +434,14 @@ def screen_faults(record: Record, asked: Record, width: int) -> Iterator[str]:
     rows = {one["rank"]: one for one in listed(record)}
     if record["here"] is not None:
         rows["here"] = record["here"]
-    shown: dict[Any, list[str]] = {}
-    current: list[str] = []
-    for line in lines:
+    shown = []
+    for line, after in zip(lines, [*lines[1:], ""], strict=True):
         if found := _ROW.fullmatch(line):
-            place = found["row"] if found["row"] == "here" else int(found["row"])
-            current = shown.setdefault(place, [])
-            yield from (f"{p}: {line}" for p in _figures(rows[place], found))
-        elif line.startswith("     ") and shown:
-            current.append(line.strip())
-        else:
-            current = []
+            place = int(found["row"]) if found["row"] else "here"
+            shown.append(place)
+            said = found["said"] + (after if after.startswith("     ") else "")
+            for problem in _line_faults(record, asked, place, found, said):
+                yield f"{problem}: {line}"
     prose = " ".join(line for line in lines if not _ROW.fullmatch(line))
     for rank in set(re.findall(r"#(\d+)", prose)):
         if int(rank) not in shown:
@@ -450,68 +449,84 @@ def screen_faults(record: Record, asked: Record, width: int) -> Iterator[str]:
     for rank in re.findall(r"--explain (\d+)", prose):
         if int(rank) not in rows:
             yield f"--explain {rank}: there is no such row"
-    for place, said in shown.items():
-        yield from (
-            f"row {place}: {problem}" for problem in _particulars(record, asked, place, said)
-        )
     yield from _sentences_around(record, " ".join(lines), [rows[place] for place in shown])
 
 
-def _particulars(record: Record, asked: Record, place: Any, said: Sequence[str]) -> Iterator[str]:
-    """Yield what is wrong in the lines below a row: labels, what limits it, alternatives."""
-    one = (
-        record["here"]
-        if place == "here"
-        else next(row for row in (record["front"] or record["nearest"]) if row["rank"] == place)
-    )
-    words = re.split(r"[;,] ", " ".join(said))
-    for label in (word for word in words if word in _LABELS):
-        if record["picks"].get(_LABELS[label]) != place:
-            yield f"is not picked as {label}"
+def _line_faults(
+    record: Record, asked: Record, place: Any, found: re.Match[str], said: str
+) -> Iterator[str]:
+    """Yield what a line of the table says that its row does not."""
+    every = record["front"] or record["nearest"]
+    one = record["here"] if place == "here" else next(r for r in every if r["rank"] == place)
+    yield from _figures(one, found)
+    unit = _HOURS[found["time"].split()[1]]
+    for name, scale, bounds in (("training_time_h", unit, "times"), ("cost_usd", 1.0, "costs")):
+        ends = (found[bounds] or "").split("-")
+        for end, value in zip(("low", "high"), ends, strict=False):
+            if value and abs(_number(value) / (one[name][end] / scale) - 1) > _TWO_DIGITS:
+                yield f"{end} of {name}"
+    parts = one["configuration"]
+    for part in parts if place != "here" else ():
+        number = part["count"] * (part["accelerators_per_instance"] if part["accelerator"] else 1)
+        alike = sum(
+            p["count"] * (p["accelerators_per_instance"] if p["accelerator"] else 1)
+            for p in parts if p["accelerator"] == part["accelerator"]
+        )  # fmt: skip
+        if not re.search(rf"\b({number:g}|{alike:g}) ", said):
+            yield f"{number:g} of {part['instance_type']}"
+    if found["rate"]:
+        usd_per_h = sum(part["price_usd_per_h"] * part["count"] for part in parts)
+        rates = [usd_per_h / (_devices(one) or 1), usd_per_h]
+        if not any(_is(found["rate"], rate) for rate in rates):
+            yield f"{usd_per_h:.4g} USD an hour"
+    yield from _name_faults(record, asked, place, one, said)
+
+
+# A number printed with two digits is off by no more, as a share.
+_TWO_DIGITS: Final = 0.0556
+
+
+def _name_faults(
+    record: Record, asked: Record, place: Any, one: Record, said: str
+) -> Iterator[str]:
+    """Yield what is wrong with what a row is said to be picked as."""
+    reader = Reader(record, asked)
+    for name, pick in _NAMES.items():
+        if re.match(rf"(?:[a-z ]+, )?{name}(?:,| |$)", said) is None:
+            continue
+        if record["picks"].get(pick) != place:
+            yield f"is not picked as {name}"
         every = [*record["front"], *([record["here"]] if place == "here" else [])]
-        if label == "cheapest" and any(_cost(row) < _cost(one) * (1 - 1e-9) for row in every):
+        if name == "cheapest" and any(_cost(row) < _cost(one) * (1 - 1e-9) for row in every):
             yield "another one is cheaper"
-        reader = Reader(record, asked)
-        if label == "cheapest within the deadline" and (
+        if name == "in time" and (
             not reader.is_sure(one)
             or any(_cost(row) < _cost(one) for row in record["front"] if reader.is_sure(row))
         ):
             yield "it is late, or another one is cheaper"
-    for word in words:
-        if found := re.fullmatch(r"limited by (\w+)", word):
-            most = max(one["shares"].values())
-            if one["shares"][found[1]] < most:
-                yield f"{word}, with {one['shares'][found[1]]:.3g} of the step"
-    if found := re.search(r"same price and time: ", " ".join(said)):
-        for other in one["alternatives"]:
-            part, own = other["configuration"][0], one["configuration"][0]
-            is_region = part["instance_type"] == own["instance_type"]
-            for name in ("training_time_h", "cost_usd"):
-                off = abs(other[name] / one[name]["value"] - 1)
-                if is_region and off > 0.01:
-                    yield f"{name} of {part['region']} differs by {off:.2%}"
+    if said.startswith("fastest ") and any(_time(row) < _time(one) for row in record["front"]):
+        yield "another one is faster"
 
 
 def _sentences_around(record: Record, said: str, shown: Sequence[Record]) -> Iterator[str]:
     """Yield what is wrong in the sentences above the table and below it."""
     rows = listed(record)
-    if (boot := re.search(r"Rental times include ([\d.]+) min to boot", said)) and not _is(
+    if (boot := re.search(r"times include ([\d.]+) min to boot", said)) and not _is(
         boot[1], record["job"]["transfers"]["boot_s"] / 60
     ):
         yield f"boot takes {record['job']['transfers']['boot_s']} s"
-    if "Steps are limited by" in said and len({one["bottleneck"] for one in rows}) != 1:
+    if "limited by" in said and len({one["bottleneck"] for one in rows}) != 1:
         yield "rows are limited by different parts"
-    looked = re.search(r"Compared ([\d,]+) candidates? from ([\d,]+) offers?", said)
-    if looked is None or _number(looked[1]) != record["considered"]:
+    looked = re.search(r"([\d,]+) candidates? from +([\d,]+) offers? +were +compared", said)
+    if looked is not None and _number(looked[1]) != record["considered"]:
         yield "candidates"
-    days = {str(part["price_as_of"]) for one in shown for part in one["configuration"]
+    days = {str(part["price_as_of"]) for one in rows for part in one["configuration"]
             if part["pricing"] != "own"}  # fmt: skip
-    dated = re.search(
-        r"Shown are prices (of ([\d-]+)(?: to ([\d-]+))?)?(.*?without a date)?", said
-    )
-    if dated is None or bool(dated[4]) != ("" in days):
-        if days:
-            yield "prices without a date"
+    dated = re.search(r"Prices +(of ([\d-]+)(?: to ([\d-]+))?)?(.*?without +a +date)?", said)
+    if dated is None:
+        return
+    if bool(dated[4]) != ("" in days) and days:
+        yield "prices without a date"
     elif dated[2] and {dated[2], dated[3] or dated[2]} != {min(days - {""}), max(days)}:
         yield "days of prices"
 
