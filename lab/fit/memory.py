@@ -61,6 +61,7 @@ _COVERED: Final = 0.9
 
 _OF_TRAINER: Final = ("trainer", "trl", "unsloth", "axolotl")
 _FUSED: Final = ("huggingface/peft",)  # of 2026
+_KEEPS_INPUTS: Final = "Lightning-AI/litgpt"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,7 +234,11 @@ def _of_readings(data: Path) -> MemoryRows:
     # Before transformers 5 and torch 2.8 the Trainer's AdamW was not fused.
     in_groups = np.isin(rows.stack, _OF_TRAINER) & ~np.isin(rows.table, _FUSED)
     share = np.where(in_groups, 0.5, np.asarray(rows.software.update_share, float))
-    rows = replace(rows, software=replace(rows.software, update_share=share))
+    # litgpt's layers of 2023 kept the inputs of products that have no adapter, too.
+    frozen = np.asarray(rows.software.frozen_input_bytes, float)
+    frozen = np.where(rows.table == _KEEPS_INPUTS, 0.0, frozen)
+    software = replace(rows.software, update_share=share, frozen_input_bytes=frozen)
+    rows = replace(rows, software=software)
     failed = np.array([one.is_failure for one in runs])
     return MemoryRows(
         rows=rows,

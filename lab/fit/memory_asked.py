@@ -12,6 +12,7 @@ than a micro-batch of one, so that one is taken where its source says nothing.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,12 @@ _STACKS: Final = {
     "torchtune": "torchtune", "nanoGPT": "ddp-compiled", "Megatron": "nemo", "swift": "trainer",
     "peft": "trainer", "Hugging Face": "trainer", "LLaMA-Factory": "trl", "Qwen": "trainer",
 }  # fmt: skip
+# Words of a row's adapter -> ``--adapter-targets``; or its modules by name.
+_TARGETS: Final = {
+    "query and value": "query-value", "all linear": "all-linear",
+    "attention input projections": "q_proj,k_proj,v_proj",
+}  # fmt: skip
+_MODULE: Final = re.compile(r"\b(?:[qkvo]|gate|up|down)_proj\b|\bc_attn\b|\bw1\b|\bw2\b")
 _OPTIMIZERS: Final = {
     "adamw 8-bit": "adamw-8bit", "muon": "muon", "muon (Adam for embeddings)": "muon",
 }  # fmt: skip
@@ -126,13 +133,15 @@ def _setup(row: dict[str, Any]) -> dict[str, Any]:
     said: dict[str, Any] = {}
     named = next((stack for word, stack in _STACKS.items() if word in software), None)
     if row["sharding"] == "fsdp" and named is None:
-        named = "fsdp"
+        named = "fsdp@2.1.0" if "torch 2.1" in software else "fsdp"
     elif row["sharding"] in _ZERO and row["sharding"] != "fsdp":
         named = "deepspeed"
     if named is not None:
         said["stack"] = named
     if row["technique"] != "full":
         said |= {"adapter_rank": _said(row["rank"], _RANK), "base_bits": int(row["base_bits"])}
+        if (targets := _targets(str(row["adapter"]))) is not None:
+            said["adapter_targets"] = targets
     if row["technique"] == "full" or "fp32 weights" in precision:
         is_wide = "mixed" in precision or "fp32 weights" in precision
         said["weights"] = "fp32" if is_wide else "bf16"
@@ -141,6 +150,17 @@ def _setup(row: dict[str, Any]) -> dict[str, Any]:
     if row["optimizer"] in _OPTIMIZERS:
         said["optimizer"] = _OPTIMIZERS[row["optimizer"]]
     return said
+
+
+def _targets(adapter: str) -> str | None:
+    """Return what a row's adapters stand beside, as a user types it; None where it says nothing.
+
+    Adapters of other kinds are asked as LoRA's on the same matrices.
+    """
+    modules = _MODULE.findall(adapter)
+    if modules:
+        return ",".join(modules)
+    return next((targets for word, targets in _TARGETS.items() if word in adapter), None)
 
 
 def _precision(said: str) -> Precision:

@@ -235,7 +235,6 @@ Optimizer = Literal[
 ]  # fmt: skip
 StoredWeights = Literal["fp32", "bf16"]
 Loss = Literal["eager", "fused", "chunked"]
-AdapterTargets = Literal["all-linear", "attention", "query-value"]
 
 # Moments kept with fp32 weights, or where the optimizer says what it keeps them in. [bytes]
 _MOMENT_BYTES: Final[dict[str, float]] = {
@@ -268,11 +267,38 @@ _GALORE_RANK: Final = 128
 _MUON_STEPS: Final = 5
 # Scales of 4-bit blocks of 64, themselves quantised: 0.127 bits a parameter (QLoRA, section 3).
 _DOUBLE_QUANTISATION_BYTES: Final = 0.127 / 8
+# What adapters stand beside, in one word or by the names that models give their modules: peft's
+# ``target_modules``, torchtune's ``lora_attn_modules``, NeMo's ``target_modules``.
+_JOINT: Final = frozenset(_QKVO[:3])
 _TARGETS: Final[dict[str, frozenset[str]]] = {
     "all-linear": frozenset({*_QKVO, "mixer", "up", "down"}),
     "attention": frozenset(_QKVO),
     "query-value": frozenset({"query", "value"}),
-}
+    **dict.fromkeys(("c_attn", "query_key_value", "qkv_proj", "W_pack", "Wqkv", "linear_qkv"),
+                    _JOINT),
+    **{f"{letter}_proj": frozenset({name})
+       for letter, name in zip("qkvo", _QKVO, strict=True)},
+    **dict.fromkeys(("output_proj", "out_proj", "linear_proj"), frozenset({"projection"})),
+    **dict.fromkeys(("gate_proj", "up_proj", "gate_up_proj", "linear_fc1", "w1", "w3"),
+                    frozenset({"up"})),
+    **dict.fromkeys(("down_proj", "linear_fc2", "w2"), frozenset({"down"})),
+}  # fmt: skip
+
+
+@cache
+def _targets_of(said: str) -> frozenset[str]:
+    """Return the matrices of a layer that comma-separated words name.
+
+    Raises PlanningError if a word is not known.
+    """
+    words = [word.strip() for word in said.split(",")]
+    for word in words:
+        if word not in _TARGETS:
+            raise refused(
+                f"adapters on {word[:40]!r}",
+                "all-linear, attention, query-value, or modules: q_proj,v_proj,o_proj,up_proj",
+            )
+    return frozenset().union(*(_TARGETS[word] for word in words))
 
 
 Stack = Literal[
@@ -311,7 +337,8 @@ class TrainingSetup:
     # as accumulated and reduced; never wider than the stored weights
     gradients: StoredWeights = "fp32"
     adapter_rank: int | None = None  # rank of LoRA's adapters; None trains the weights themselves
-    adapter_targets: AdapterTargets = "all-linear"
+    # what adapters stand beside: words of ``_TARGETS``; None: as the stack has it
+    adapter_targets: str | None = None
     base_bits: Literal[16, 8, 4] = 16  # bits of a frozen weight beside adapters (QLoRA: 4)
     # how the loss is computed (``LOSSES``); None: as the stack, or such kernels, have it
     loss: Loss | None = None
@@ -334,6 +361,10 @@ class TrainingSetup:
     def __post_init__(self) -> None:
         if self.adapter_rank is not None and self.adapter_rank < 1:
             raise refused(f"an adapter of rank {self.adapter_rank}", "give a rank of 1 or more")
+        if self.adapter_targets is not None:
+            _targets_of(self.adapter_targets)
+            if self.adapter_rank is None:
+                raise refused("targets of adapters that nobody trains", "give their rank too")
         if not 0 <= self.frozen_fraction < 1:
             raise refused(
                 f"a frozen share of {self.frozen_fraction}", "give 0 or more, and less than 1"
@@ -368,7 +399,18 @@ class TrainingSetup:
 
     def adapts(self, name: str) -> bool:
         """Whether a layer's matrix of that name has an adapter."""
-        return self.has_adapters and name in _TARGETS[self.adapter_targets]
+        return self.has_adapters and name in _targets_of(self.targets)
+
+    @property
+    def targets(self) -> str:
+        """What adapters stand beside: as said, as QLoRA or the stack has it, or as peft does.
+
+        peft's own choice for models of Llama's kind is queries and values
+        (``TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING``); QLoRA's is all linear layers
+        (Dettmers et al., 2023, section 4).
+        """
+        usual = "query-value" if (facts := self.facts) is None else facts.adapter_targets
+        return self.adapter_targets or ("all-linear" if self.base_bits < 16 else usual)
 
     def is_quantised(self, name: str) -> bool:
         """Whether a layer's matrix of that name is stored in fewer than 16 bits."""
@@ -444,13 +486,22 @@ class TrainingSetup:
     def frozen_bytes(self, precision: Precision) -> float:
         """Return what a frozen matrix of a layer takes [bytes/parameter].
 
-        Beside adapters it is loaded in 16 bits or fewer; frozen layers stay as they are stored.
+        Beside adapters it is loaded in 16 bits or fewer, unless its user says how it is stored;
+        frozen layers stay as they are stored.
         """
         if self.base_bits == 8:
             return 1.0
         if self.base_bits == 4:
             return 0.5 + _DOUBLE_QUANTISATION_BYTES
-        return self.weight_bytes(precision) if self.has_adapters else self.stored_bytes(precision)
+        return self._unquantised_bytes(precision)
+
+    def _unquantised_bytes(self, precision: Precision) -> float:
+        """Return what a frozen parameter takes that nothing quantises [bytes].
+
+        Autocast casts a frozen weight anew for every product and keeps no copy of it.
+        """
+        is_loaded_narrow = self.has_adapters and "weights" not in self.said
+        return self.weight_bytes(precision) if is_loaded_narrow else self.stored_bytes(precision)
 
     def parameter_bytes(self, model: Transformer, precision: Precision) -> float:
         """Return what all weights take as stored: trained, adapters and frozen [bytes].
@@ -464,7 +515,7 @@ class TrainingSetup:
             return trained + frozen * self.frozen_bytes(precision)
         quantised = _TARGETS["all-linear"]
         matrices = sum(m.parameters for m in model_matrices(model) if m.name in quantised)
-        rest = (parameters - matrices) * self.weight_bytes(precision)
+        rest = (parameters - matrices) * self._unquantised_bytes(precision)
         return trained + matrices * self.frozen_bytes(precision) + rest
 
     def mean_weight_bytes(self, model: Transformer, precision: Precision) -> float:
@@ -563,6 +614,11 @@ class StackFacts:
     # whoever trains adapters beside weights of 8 and fewer bits keeps the rest of the model in
     # fp32, and so what runs between its layers (``peft.prepare_model_for_kbit_training``)
     upcasts_base: bool = False
+    # all frozen weights beside adapters stay gathered: litgpt of 2023 reads as much more than its
+    # shards, of four models and at every micro-batch
+    holds_frozen: bool = False
+    # what adapters stand beside; peft's own choice, whose adapters most stacks use
+    adapter_targets: str = "query-value"
     # loss, losses: how it computes the loss, and how it can
     loss: Loss = "eager"
     losses: tuple[Loss, ...] = ("eager", "fused", "chunked")
@@ -615,6 +671,7 @@ _OF_TRAINER: Final[tuple[Optimizer, ...]] = (
 )  # fmt: skip
 # Megatron's vocabulary-parallel loss, or Transformer Engine's (``--cross-entropy-loss-fusion``).
 _IN_MEGATRON: Final[dict[str, Any]] = {
+    "adapter_targets": "all-linear",  # ``megatron.bridge.peft.lora.LoRA``: target_modules
     "losses": ("eager", "fused"), "optimizers": _OF_MEGATRON,
     "offloads": ("optimizer", "activations"),
 }  # fmt: skip
@@ -749,6 +806,7 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
         zero_stages=(0,), recomputes=("full",), degrees=(),
         framework="trainer", loss="chunked", losses=("fused", "chunked"), optimizers=_OF_TRAINER,
         offloads=("optimizer", "activations"), updates_in_backward=True,
+        adapter_targets="all-linear",  # ``FastLanguageModel.get_peft_model``
         sources="unsloth/models/rl.py: optim; unsloth_zoo/fused_losses: unsloth_fused_ce_loss; "
         "unsloth pull 8261",
     ),
@@ -758,6 +816,8 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
         zero_stages=(0, 3), recomputes=("full",), always_shards=True,
         degrees=(), framework="torchtune", loss="chunked", losses=("eager", "chunked"),
         updates_in_backward=True,
+        # ``lora_attn_modules`` and ``apply_lora_to_mlp`` of its configurations.
+        adapter_targets="q_proj,v_proj,output_proj,up_proj,down_proj",
         sources="recipes/configs (0.6.1): loss, optimizer, optimizer_in_bwd, "
         "enable_activation_checkpointing, fsdp_cpu_offload, dtype",
     ),
@@ -771,6 +831,8 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
 #   unequal shares (PyTorch 2.8's ``_cp_options.enable_load_balance``) and attention was PyTorch's
 #   own; 0.2.0 puts cuDNN's kernels first (pytorch/torchtitan, ``models/attention.py`` at 0012170).
 # - llm-foundry: "Flash Attention 2" since 0.4.0 (its release notes).
+# - fsdp, by torch's releases: FSDP1 took memory for frozen parameters among trained ones, which
+#   FSDP2, public since 2.6, does not (pytorch/tutorials, ``FSDP2_tutorial``).
 # - trainer, by transformers' releases: models are loaded in fp32 before 5.0.
 # - megatron-lm: tagged core_* and run as Megatron Core since it is a package; before, as its
 #   examples of 2020 to 2022.
@@ -798,6 +860,10 @@ RELEASES: Final[Mapping[Stack, tuple[Release, ...]]] = {
         *((name, day, {}) for name, day in (
             ("0.4.0", "2023-11-22"), ("0.10.0", "2024-07-03"), ("0.22.0", "2025-07-29"),
         )),
+    ),
+    "fsdp": (
+        ("2.1.0", "2023-10-04", {"holds_frozen": True}),
+        ("2.6.0", "2025-01-29", {}),
     ),
     "trainer": (
         ("4.43.0", "2024-07-23", {"setup": _EAGER}), ("4.57.0", "2025-10-03", {"setup": _EAGER}),
