@@ -60,8 +60,6 @@ _COVERED: Final = 0.9
 
 
 _OF_TRAINER: Final = ("trainer", "trl", "unsloth", "axolotl")
-_FUSED: Final = ("huggingface/peft",)  # of 2026
-_KEEPS_INPUTS: Final = "Lightning-AI/litgpt"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,14 +229,7 @@ def _joined(parts: list[MemoryRows]) -> MemoryRows:
 def _of_readings(data: Path) -> MemoryRows:
     runs = asked_memory(data)
     rows = asked.columns_of([one.run for one in runs])
-    # Before transformers 5 and torch 2.8 the Trainer's AdamW was not fused.
-    in_groups = np.isin(rows.stack, _OF_TRAINER) & ~np.isin(rows.table, _FUSED)
-    share = np.where(in_groups, 0.5, np.asarray(rows.software.update_share, float))
-    # litgpt's layers of 2023 kept the inputs of products that have no adapter, too.
-    frozen = np.asarray(rows.software.frozen_input_bytes, float)
-    frozen = np.where(rows.table == _KEEPS_INPUTS, 0.0, frozen)
-    software = replace(rows.software, update_share=share, frozen_input_bytes=frozen)
-    rows = replace(rows, software=software)
+    rows = _as_released(rows)
     failed = np.array([one.is_failure for one in runs])
     return MemoryRows(
         rows=rows,
@@ -250,6 +241,26 @@ def _of_readings(data: Path) -> MemoryRows:
         technique=np.array([one.technique for one in runs]),
         tells_failures=np.ones(failed.size, bool),
     )
+
+
+def _as_released(rows: LayoutRows) -> LayoutRows:
+    """Return readings as software of their day had it, where that has no name to ask by.
+
+    Before transformers 5 and torch 2.8 the Trainer's AdamW was not fused. litgpt's layers of 2023
+    kept the inputs of products without adapters, too. Qwen's own model casts no logits
+    (``modeling_qwen.py``): where DeepSpeed turns all of it to 16 bits, five copies of two bytes.
+    """
+    software, of = rows.software, rows.table
+    in_groups = np.isin(rows.stack, _OF_TRAINER) & (of != "huggingface/peft")  # of 2026
+    is_half = (of == "QwenLM/Qwen") & (np.asarray(software.gradient_shard_bytes) > 0)
+    frozen, scale = software.frozen_input_bytes, software.logit_scale
+    changed = replace(
+        software,
+        update_share=np.where(in_groups, 0.5, np.asarray(software.update_share, float)),
+        frozen_input_bytes=np.where(of == "Lightning-AI/litgpt", 0.0, np.asarray(frozen, float)),
+        logit_scale=np.where(is_half, 10 / 8, np.asarray(scale, float)),
+    )
+    return replace(rows, software=changed)
 
 
 def _of_simumax(data: Path) -> MemoryRows:

@@ -46,9 +46,10 @@ _STACKS: Final = {
 # Words of a row's adapter -> ``--adapter-targets``; or its modules by name.
 _TARGETS: Final = {
     "query and value": "query-value", "all linear": "all-linear",
+    "c_attn c_proj w1 w2": "all-linear",
     "attention input projections": "q_proj,k_proj,v_proj",
 }  # fmt: skip
-_MODULE: Final = re.compile(r"\b(?:[qkvo]|gate|up|down)_proj\b|\bc_attn\b|\bw1\b|\bw2\b")
+_MODULE: Final = re.compile(r"\b(?:[qkvo]|gate|up|down)_proj\b")
 _OPTIMIZERS: Final = {
     "adamw 8-bit": "adamw-8bit", "muon": "muon", "muon (Adam for embeddings)": "muon",
 }  # fmt: skip

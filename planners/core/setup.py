@@ -279,9 +279,10 @@ _TARGETS: Final[dict[str, frozenset[str]]] = {
     **{f"{letter}_proj": frozenset({name})
        for letter, name in zip("qkvo", _QKVO, strict=True)},
     **dict.fromkeys(("output_proj", "out_proj", "linear_proj"), frozenset({"projection"})),
-    **dict.fromkeys(("gate_proj", "up_proj", "gate_up_proj", "linear_fc1", "w1", "w3"),
+    **dict.fromkeys(("gate_proj", "up_proj", "gate_up_proj", "linear_fc1", "c_fc"),
                     frozenset({"up"})),
-    **dict.fromkeys(("down_proj", "linear_fc2", "w2"), frozenset({"down"})),
+    **dict.fromkeys(("down_proj", "linear_fc2"), frozenset({"down"})),
+    "c_proj": frozenset({"projection", "down"}),  # GPT-2 and Qwen give both this name
 }  # fmt: skip
 
 
@@ -617,6 +618,8 @@ class StackFacts:
     # all frozen weights beside adapters stay gathered: litgpt of 2023 reads as much more than its
     # shards, of four models and at every micro-batch
     holds_frozen: bool = False
+    # bits of a base whose adapters are fp32, as peft makes them (``autocast_adapter_dtype``)
+    fp32_adapters: tuple[int, ...] = ()
     # what adapters stand beside; peft's own choice, whose adapters most stacks use
     adapter_targets: str = "query-value"
     # loss, losses: how it computes the loss, and how it can
@@ -761,6 +764,7 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
         software={"logit_scale": _EAGER_LOSS, "is_trainer": 1, **_NATIVE, **_FREES_GRADIENTS},
         zero_stages=(0, 3), recomputes=("full",), degrees=(),
         framework="trainer", optimizers=_OF_TRAINER, updates_in_backward=True, upcasts_base=True,
+        fp32_adapters=(16, 8, 4),
         sources=_TRAINING_ARGUMENTS + " (5.23); loss/loss_utils.py: ForCausalLMLoss; "
         "peft/utils/other.py: prepare_model_for_kbit_training",
     ),
@@ -794,6 +798,7 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
                   **_FREES_GRADIENTS},
         zero_stages=(0, 3), recomputes=("full",), degrees=(),
         framework="trainer", loss="chunked", optimizers=_OF_TRAINER, updates_in_backward=True,
+        fp32_adapters=(16,),  # bf16 beside a quantised base
         sources="trl/trainer/sft_config.py (1.14): loss_type, gradient_checkpointing; "
         + _TRAINING_ARGUMENTS,
     ),
@@ -806,7 +811,8 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
         zero_stages=(0,), recomputes=("full",), degrees=(),
         framework="trainer", loss="chunked", losses=("fused", "chunked"), optimizers=_OF_TRAINER,
         offloads=("optimizer", "activations"), updates_in_backward=True,
-        adapter_targets="all-linear",  # ``FastLanguageModel.get_peft_model``
+        # ``FastLanguageModel.get_peft_model``, ``prepare_model_for_kbit_training``
+        adapter_targets="all-linear", fp32_adapters=(16, 8, 4),
         sources="unsloth/models/rl.py: optim; unsloth_zoo/fused_losses: unsloth_fused_ce_loss; "
         "unsloth pull 8261",
     ),

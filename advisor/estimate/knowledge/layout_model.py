@@ -31,6 +31,7 @@ from advisor.planners.core import (
     Device,
     Floats,
     LayoutParameters,
+    Precision,
     Software,
     Stack,
     TrainingSetup,
@@ -39,7 +40,6 @@ from advisor.planners.core import (
     Work,
     transformer_parameters,
 )
-from advisor.planners.memory import model_state
 from advisor.planners.step import KERNELS, StepColumns, adapter_work, runs_as
 
 SCHEMA_VERSION: Final = 2
@@ -385,6 +385,14 @@ def _frozen_input_bytes(setup: TrainingSetup, model: Transformer) -> float:
     return 2.0 * sum(width for name, width in columns if not setup.adapts(name))
 
 
+def _adapter_bytes(setup: TrainingSetup, precision: Precision) -> float:
+    """Return weight, gradient and optimizer state of adapters [bytes/parameter]."""
+    if (facts := setup.facts) is not None and setup.base_bits in facts.fp32_adapters:
+        setup, precision = replace(setup, weights="fp32", gradients="fp32"), "fp32"
+    state = setup.gradient_bytes(precision) + setup.optimizer_bytes(precision)
+    return setup.weight_bytes(precision) + state
+
+
 def software_of(work: Work) -> Software:
     """Return what the training software does as columns of the layout model."""
     setup = work.setup
@@ -399,11 +407,9 @@ def software_of(work: Work) -> Software:
     weight, adapters = setup.mean_weight_bytes(work.transformer, precision), 0.0
     if setup.has_adapters:
         # Their gradients and state are small, and shared out like the weights they stand beside.
-        share = setup.trainable_fraction(work.transformer)
-        own = (share * setup.gradient_bytes(precision), share * setup.optimizer_bytes(precision))
-        beside = float(model_state(0.0, *own).device_bytes)
-        weight += beside
-        adapters = beside + share * setup.weight_bytes(precision)
+        share, mean = setup.trainable_fraction(work.transformer), setup.weight_bytes(precision)
+        adapters = share * _adapter_bytes(setup, precision)
+        weight += adapters - share * mean
     kernel = KERNELS[setup.base_bits]
     software = Software(
         **adapter_work(setup, work.transformer),
