@@ -43,6 +43,11 @@ _STACKS: Final = {
     "torchtune": "torchtune", "nanoGPT": "ddp-compiled", "Megatron": "nemo", "swift": "trainer",
     "peft": "trainer", "Hugging Face": "trainer", "LLaMA-Factory": "trl", "Qwen": "trainer",
 }  # fmt: skip
+# Software that is what its name says here; of the rest it is the nearest: ms-swift, LLaMA-Factory
+# and ColossalAI have loops and kernels of their own.
+_NAMED: Final = (
+    "SFTTrainer", "DeepSpeed", "torchtune", "nanoGPT", "peft", "Hugging Face", "Qwen",
+)  # fmt: skip
 # Words of a row's adapter -> ``--adapter-targets``; or its modules by name.
 _TARGETS: Final = {
     "query and value": "query-value", "all linear": "all-linear",
@@ -72,6 +77,7 @@ class AskedMemory:
     definition: str
     measured_bytes: float  # nan where nothing was read
     is_failure: bool
+    is_named: bool  # its software is what a user can name
 
 
 def asked_memory(data: Path) -> list[AskedMemory]:
@@ -96,6 +102,7 @@ def _asked(frame: Any) -> Iterator[AskedMemory]:
         yield AskedMemory(
             run=_run(row, str(gpu.name)), technique=row["technique"], is_failure=is_failure,
             definition=row["definition"], measured_bytes=float(row["memory_gib"]) * GIB,
+            is_named=any(word in str(row["stack"]) for word in _NAMED),
         )  # fmt: skip
 
 

@@ -618,8 +618,11 @@ class StackFacts:
     # all frozen weights beside adapters stay gathered: litgpt of 2023 reads as much more than its
     # shards, of four models and at every micro-batch
     holds_frozen: bool = False
-    # bits of a base whose adapters are fp32, as peft makes them (``autocast_adapter_dtype``)
+    # fp32_adapters: bits of a base whose adapters are fp32, as peft makes them
+    # (``autocast_adapter_dtype``); adapter_input_bytes: of an element of the copy that each of
+    # them then keeps of its input: fp32, or what autocast makes of it; 0 where none is cast
     fp32_adapters: tuple[int, ...] = ()
+    adapter_input_bytes: float = 0.0
     # what adapters stand beside; peft's own choice, whose adapters most stacks use
     adapter_targets: str = "query-value"
     # loss, losses: how it computes the loss, and how it can
@@ -764,7 +767,7 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
         software={"logit_scale": _EAGER_LOSS, "is_trainer": 1, **_NATIVE, **_FREES_GRADIENTS},
         zero_stages=(0, 3), recomputes=("full",), degrees=(),
         framework="trainer", optimizers=_OF_TRAINER, updates_in_backward=True, upcasts_base=True,
-        fp32_adapters=(16, 8, 4),
+        fp32_adapters=(16, 8, 4), adapter_input_bytes=4.0,
         sources=_TRAINING_ARGUMENTS + " (5.23); loss/loss_utils.py: ForCausalLMLoss; "
         "peft/utils/other.py: prepare_model_for_kbit_training",
     ),
@@ -798,7 +801,8 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
                   **_FREES_GRADIENTS},
         zero_stages=(0, 3), recomputes=("full",), degrees=(),
         framework="trainer", loss="chunked", optimizers=_OF_TRAINER, updates_in_backward=True,
-        fp32_adapters=(16,),  # bf16 beside a quantised base
+        # bf16 beside a quantised base; ``bf16=True``: autocast.
+        fp32_adapters=(16,), adapter_input_bytes=2.0,
         sources="trl/trainer/sft_config.py (1.14): loss_type, gradient_checkpointing; "
         + _TRAINING_ARGUMENTS,
     ),

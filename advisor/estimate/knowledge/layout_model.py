@@ -374,15 +374,24 @@ def usual_stack(work: Work, *, is_split: bool, moves_state: bool = False) -> Sta
 def _frozen_input_bytes(setup: TrainingSetup, model: Transformer) -> float:
     """Return what a layer need not keep of a token beside adapters: inputs of frozen products.
 
-    Attention's are its own, which its backward pass reads, and one input has all three of its
-    products. bitsandbytes keeps the input of every product (0.41, ``MatMul4Bit``): litgpt read 2
-    GiB more beside its 4-bit base than the adapters' inputs are.
+    Less what adapters keep beside them: each a copy of its input where it is cast for it. The
+    attention's own are there for its backward pass. bitsandbytes keeps the input of every product
+    (0.41, ``MatMul4Bit``).
     """
     if not setup.has_adapters or setup.base_bits < 16:
         return 0.0
-    inner = (model.ffn or 4 * model.hidden) * model.experts_per_token
-    columns = (("up", model.hidden), ("down", inner))
-    return 2.0 * sum(width for name, width in columns if not setup.adapts(name))
+    copied = 0.0 if (facts := setup.facts) is None else facts.adapter_input_bytes
+    inner, ups = (model.ffn or 4 * model.hidden) * model.experts_per_token, 1 + model.is_gated
+    found = 0.0
+    for names, width, counted in (
+        (("query", "key", "value"), model.hidden, 2.0),
+        (("projection",), model.hidden, 0.0),
+        (("up",) * ups, model.hidden, 2.0),
+        (("down",), inner, 2.0),
+    ):
+        adapted = sum(map(setup.adapts, names))
+        found += width * (counted - (copied * adapted if copied else counted * (adapted > 0)))
+    return found
 
 
 def _adapter_bytes(setup: TrainingSetup, precision: Precision) -> float:
