@@ -404,14 +404,12 @@ class TrainingSetup:
 
     @property
     def targets(self) -> str:
-        """What adapters stand beside: as said, as QLoRA or the stack has it, or as peft does.
+        """What adapters stand beside: as said, or as the stack has it; else all linear layers.
 
-        peft's own choice for models of Llama's kind is queries and values
-        (``TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING``); QLoRA's is all linear layers
-        (Dettmers et al., 2023, section 4).
+        Those are QLoRA's (Dettmers et al., 2023, section 4), and most tools' own choice.
         """
-        usual = "query-value" if (facts := self.facts) is None else facts.adapter_targets
-        return self.adapter_targets or ("all-linear" if self.base_bits < 16 else usual)
+        usual = "all-linear" if (facts := self.facts) is None else facts.adapter_targets
+        return self.adapter_targets or usual
 
     def is_quantised(self, name: str) -> bool:
         """Whether a layer's matrix of that name is stored in fewer than 16 bits."""
@@ -623,8 +621,9 @@ class StackFacts:
     # them then keeps of its input: fp32, or what autocast makes of it; 0 where none is cast
     fp32_adapters: tuple[int, ...] = ()
     adapter_input_bytes: float = 0.0
-    # what adapters stand beside; peft's own choice, whose adapters most stacks use
-    adapter_targets: str = "query-value"
+    # what adapters stand beside; peft's own choice for models of Llama's kind is queries and values
+    # (``TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING``)
+    adapter_targets: str = "all-linear"
     # loss, losses: how it computes the loss, and how it can
     loss: Loss = "eager"
     losses: tuple[Loss, ...] = ("eager", "fused", "chunked")
@@ -677,7 +676,6 @@ _OF_TRAINER: Final[tuple[Optimizer, ...]] = (
 )  # fmt: skip
 # Megatron's vocabulary-parallel loss, or Transformer Engine's (``--cross-entropy-loss-fusion``).
 _IN_MEGATRON: Final[dict[str, Any]] = {
-    "adapter_targets": "all-linear",  # ``megatron.bridge.peft.lora.LoRA``: target_modules
     "losses": ("eager", "fused"), "optimizers": _OF_MEGATRON,
     "offloads": ("optimizer", "activations"),
 }  # fmt: skip
@@ -736,6 +734,7 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
         software={**_DEEPSPEED, "splits_inputs": 1, "logit_scale": _EAGER_LOSS},
         zero_stages=(0, 1, 2, 3), recomputes=_WHOLE_OR_NOT,
         degrees=(), framework="deepspeed", offloads=("optimizer", "gradients", "parameters"),
+        adapter_targets="query-value",
         sources="deepspeed/runtime/zero/config.py, deepspeed/runtime/bf16_optimizer.py (0.19.8)",
     ),
     "torchtitan": StackFacts(
@@ -767,7 +766,7 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
         software={"logit_scale": _EAGER_LOSS, "is_trainer": 1, **_NATIVE, **_FREES_GRADIENTS},
         zero_stages=(0, 3), recomputes=("full",), degrees=(),
         framework="trainer", optimizers=_OF_TRAINER, updates_in_backward=True, upcasts_base=True,
-        fp32_adapters=(16, 8, 4), adapter_input_bytes=4.0,
+        adapter_targets="query-value", fp32_adapters=(16, 8, 4), adapter_input_bytes=4.0,
         sources=_TRAINING_ARGUMENTS + " (5.23); loss/loss_utils.py: ForCausalLMLoss; "
         "peft/utils/other.py: prepare_model_for_kbit_training",
     ),
@@ -802,7 +801,7 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
         zero_stages=(0, 3), recomputes=("full",), degrees=(),
         framework="trainer", loss="chunked", optimizers=_OF_TRAINER, updates_in_backward=True,
         # bf16 beside a quantised base; ``bf16=True``: autocast.
-        fp32_adapters=(16,), adapter_input_bytes=2.0,
+        adapter_targets="query-value", fp32_adapters=(16,), adapter_input_bytes=2.0,
         sources="trl/trainer/sft_config.py (1.14): loss_type, gradient_checkpointing; "
         + _TRAINING_ARGUMENTS,
     ),
@@ -815,8 +814,8 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
         zero_stages=(0,), recomputes=("full",), degrees=(),
         framework="trainer", loss="chunked", losses=("fused", "chunked"), optimizers=_OF_TRAINER,
         offloads=("optimizer", "activations"), updates_in_backward=True,
-        # ``FastLanguageModel.get_peft_model``, ``prepare_model_for_kbit_training``
-        adapter_targets="all-linear", fp32_adapters=(16, 8, 4),
+        # ``prepare_model_for_kbit_training``
+        fp32_adapters=(16, 8, 4),
         sources="unsloth/models/rl.py: optim; unsloth_zoo/fused_losses: unsloth_fused_ce_loss; "
         "unsloth pull 8261",
     ),
