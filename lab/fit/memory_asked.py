@@ -153,6 +153,8 @@ def _setup(row: dict[str, Any]) -> dict[str, Any]:
     if row["technique"] == "full" or "fp32 weights" in precision:
         is_wide = "mixed" in precision or "fp32 weights" in precision
         said["weights"] = "fp32" if is_wide else "bf16"
+    if "no flash attention" in str(row["note"]):
+        said["attention"] = "unfused"
     if row["loss"] in _LOSSES:
         said["loss"] = row["loss"]
     if row["optimizer"] in _OPTIMIZERS:
@@ -187,8 +189,11 @@ def _layout(row: dict[str, Any]) -> Layout:
         parts = frozenset(("optimizer", "gradients"))  # DeepSpeed's switch
     recompute: Any = row["recompute"] if row["recompute"] in ("none", "full") else None
     usual: Any = "full" if row["technique"] != "full" or row["verdict"] != "oom" else "none"
+    split = re.search(r"sequence parallel (\d+)", str(row["note"]))
+    cp = int(split[1]) if split else 1
     return Layout(
-        pp=devices if is_spread else 1, dp=1 if is_spread else devices, micro_batch=micro_batch,
+        pp=devices if is_spread else 1, cp=cp, dp=1 if is_spread else devices // cp,
+        micro_batch=micro_batch,
         zero_stage=_ZERO.get(str(row["sharding"]), 0) if devices > 1 else 0,
         recompute=recompute or usual, offload=parts,
         updates_in_backward=row["optimizer_in_backward"] == 1,

@@ -267,22 +267,19 @@ _GALORE_RANK: Final = 128
 _MUON_STEPS: Final = 5
 # Scales of 4-bit blocks of 64, themselves quantised: 0.127 bits a parameter (QLoRA, section 3).
 _DOUBLE_QUANTISATION_BYTES: Final = 0.127 / 8
-# What adapters stand beside, in one word or by the names that models give their modules: peft's
-# ``target_modules``, torchtune's ``lora_attn_modules``, NeMo's ``target_modules``.
-_JOINT: Final = frozenset(_QKVO[:3])
+# What adapters stand beside, by one word or the names that models give their modules: peft's and
+# NeMo's ``target_modules``, torchtune's ``lora_attn_modules``; GPT-2 and Qwen call two ``c_proj``.
 _TARGETS: Final[dict[str, frozenset[str]]] = {
-    "all-linear": frozenset({*_QKVO, "mixer", "up", "down"}),
-    "attention": frozenset(_QKVO),
-    "query-value": frozenset({"query", "value"}),
-    **dict.fromkeys(("c_attn", "query_key_value", "qkv_proj", "W_pack", "Wqkv", "linear_qkv"),
-                    _JOINT),
-    **{f"{letter}_proj": frozenset({name})
-       for letter, name in zip("qkvo", _QKVO, strict=True)},
-    **dict.fromkeys(("output_proj", "out_proj", "linear_proj"), frozenset({"projection"})),
-    **dict.fromkeys(("gate_proj", "up_proj", "gate_up_proj", "linear_fc1", "c_fc"),
-                    frozenset({"up"})),
-    **dict.fromkeys(("down_proj", "linear_fc2"), frozenset({"down"})),
-    "c_proj": frozenset({"projection", "down"}),  # GPT-2 and Qwen give both this name
+    word: frozenset(matrices.split())
+    for matrices, words in {
+        "query key value projection mixer up down": "all-linear",
+        "query key value projection": "attention",
+        "query key value": "c_attn query_key_value qkv_proj W_pack Wqkv linear_qkv",
+        "query value": "query-value", "query": "q_proj", "key": "k_proj", "value": "v_proj",
+        "projection": "o_proj output_proj out_proj linear_proj", "projection down": "c_proj",
+        "up": "gate_proj up_proj gate_up_proj linear_fc1 c_fc", "down": "down_proj linear_fc2",
+    }.items()
+    for word in words.split()
 }  # fmt: skip
 
 
@@ -293,12 +290,11 @@ def _targets_of(said: str) -> frozenset[str]:
     Raises PlanningError if a word is not known.
     """
     words = [word.strip() for word in said.split(",")]
-    for word in words:
-        if word not in _TARGETS:
-            raise refused(
-                f"adapters on {word[:40]!r}",
-                "all-linear, attention, query-value, or modules: q_proj,v_proj,o_proj,up_proj",
-            )
+    if unknown := [word for word in words if word not in _TARGETS]:
+        raise refused(
+            f"adapters on {unknown[0][:40]!r}",
+            "all-linear, attention, query-value, or modules: q_proj,v_proj,o_proj,up_proj",
+        )
     return frozenset().union(*(_TARGETS[word] for word in words))
 
 
@@ -621,8 +617,8 @@ class StackFacts:
     # them then keeps of its input: fp32, or what autocast makes of it; 0 where none is cast
     fp32_adapters: tuple[int, ...] = ()
     adapter_input_bytes: float = 0.0
-    # what adapters stand beside; peft's own choice for models of Llama's kind is queries and values
-    # (``TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING``)
+    # what adapters stand beside; peft's own choice for models of Llama's kind is queries and
+    # values (``TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING``)
     adapter_targets: str = "all-linear"
     # loss, losses: how it computes the loss, and how it can
     loss: Loss = "eager"
@@ -679,7 +675,16 @@ _IN_MEGATRON: Final[dict[str, Any]] = {
     "losses": ("eager", "fused"), "optimizers": _OF_MEGATRON,
     "offloads": ("optimizer", "activations"),
 }  # fmt: skip
-_OWN_LOOP: Final = "torch.nn.parallel (2.13); torch.nn.functional.cross_entropy"
+# What runs in transformers' Trainer.
+_HUGGING_FACE: Final[dict[str, Any]] = {
+    "recomputes": ("full",), "degrees": (), "framework": "trainer", "optimizers": _OF_TRAINER,
+    "updates_in_backward": True,
+}  # fmt: skip
+_LOOP: Final[dict[str, Any]] = {
+    "zero_stages": (0,), "recomputes": ("none", "full"), "degrees": (), "framework": "trainer",
+    "offloads": ("optimizer", "gradients", "activations"), "updates_in_backward": True,
+    "sources": "torch.nn.parallel (2.13); torch.nn.functional.cross_entropy",
+}  # fmt: skip
 _TRAINING_ARGUMENTS: Final = "transformers/training_args.py: TrainingArguments"
 
 # PyTorch's own casts to fp8, fused with what stands before them only as far as its compiler sees
@@ -764,8 +769,7 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
         # 5), activations recomputed (``SFTConfig.gradient_checkpointing``).
         setup={**_EAGER, "weights": "bf16"},
         software={"logit_scale": _EAGER_LOSS, "is_trainer": 1, **_NATIVE, **_FREES_GRADIENTS},
-        zero_stages=(0, 3), recomputes=("full",), degrees=(),
-        framework="trainer", optimizers=_OF_TRAINER, updates_in_backward=True, upcasts_base=True,
+        **_HUGGING_FACE, zero_stages=(0, 3), upcasts_base=True,
         adapter_targets="query-value", fp32_adapters=(16, 8, 4), adapter_input_bytes=4.0,
         sources=_TRAINING_ARGUMENTS + " (5.23); loss/loss_utils.py: ForCausalLMLoss; "
         "peft/utils/other.py: prepare_model_for_kbit_training",
@@ -781,16 +785,10 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
     ),
     "ddp": StackFacts(
         setup=_EAGER, software={"logit_scale": _EAGER_LOSS, **_NATIVE, **_UPDATES_IN_GROUPS},
-        zero_stages=(0,),
-        recomputes=_WHOLE_OR_NOT, degrees=(), framework="trainer",
-        offloads=("optimizer", "gradients", "activations"), updates_in_backward=True,
-        sources=_OWN_LOOP,
+        **_LOOP,
     ),
     "ddp-compiled": StackFacts(
-        setup={"kernels": "compiled", "attention": "flash"}, software=_NATIVE, zero_stages=(0,),
-        recomputes=_WHOLE_OR_NOT, degrees=(), framework="trainer",
-        offloads=("optimizer", "gradients", "activations"), updates_in_backward=True,
-        sources=_OWN_LOOP,
+        setup={"kernels": "compiled", "attention": "flash"}, software=_NATIVE, **_LOOP
     ),
     "trl": StackFacts(
         setup={**_EAGER, "weights": "bf16"},
@@ -798,8 +796,7 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
         # since 1.7, huggingface/trl pull 5846).
         software={**LOSSES["chunked"], "logit_tokens": 256, "is_trainer": 1, **_NATIVE,
                   **_FREES_GRADIENTS},
-        zero_stages=(0, 3), recomputes=("full",), degrees=(),
-        framework="trainer", loss="chunked", optimizers=_OF_TRAINER, updates_in_backward=True,
+        **_HUGGING_FACE, zero_stages=(0, 3), loss="chunked",
         # bf16 beside a quantised base; ``bf16=True``: autocast.
         adapter_targets="query-value", fp32_adapters=(16,), adapter_input_bytes=2.0,
         sources="trl/trainer/sft_config.py (1.14): loss_type, gradient_checkpointing; "
@@ -811,9 +808,8 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
         setup={**_EAGER, "weights": "bf16", "optimizer": "adamw-8bit"},
         software={"fusion": _LEAN, **LOSSES["chunked"], "is_trainer": 1, **_NATIVE,
                   **_FREES_GRADIENTS},
-        zero_stages=(0,), recomputes=("full",), degrees=(),
-        framework="trainer", loss="chunked", losses=("fused", "chunked"), optimizers=_OF_TRAINER,
-        offloads=("optimizer", "activations"), updates_in_backward=True,
+        **_HUGGING_FACE, zero_stages=(0,), loss="chunked", losses=("fused", "chunked"),
+        offloads=("optimizer", "activations"),
         # ``prepare_model_for_kbit_training``
         fp32_adapters=(16, 8, 4),
         sources="unsloth/models/rl.py: optim; unsloth_zoo/fused_losses: unsloth_fused_ce_loss; "
