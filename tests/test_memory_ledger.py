@@ -138,8 +138,10 @@ def test_what_is_less_known_is_spread_wider() -> None:
     constants, known = MemoryConstants(), {"is_named": True, "is_quantised": False}
     fused, loose = (float(spread(constants, is_loose=one, **known)) for one in (False, True))
     unnamed = float(spread(constants, is_loose=True, is_named=False, is_quantised=False))
-    quantised = float(spread(constants, is_loose=True, is_named=False, is_quantised=True))
-    assert fused == 1 < loose < unnamed < quantised
+    quantised = float(spread(constants, is_loose=True, is_named=True, is_quantised=True))
+    both = float(spread(constants, is_loose=True, is_named=False, is_quantised=True))
+    assert fused == 1 < loose < min(unnamed, quantised)
+    assert both == max(unnamed, quantised)
 
 
 @pytest.mark.parametrize(

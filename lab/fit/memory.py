@@ -173,8 +173,8 @@ def widths(known: MemoryRows, rows: Bools) -> dict[str, float]:
     Their ratios stay. One factor for stacks whose kernels are fused or compiled, one for eager
     ones and adapters, and what a name that nobody gave and a quantised base take besides
     (``planners.memory.spread``): shares of 90 % of |ln(read / told)| over the relative deviation,
-    every source counting the same. That of eager ones is drawn towards what they need with and
-    without a name, the last two towards that of eager ones, each as by one source more.
+    every source counting the same. All but the first, of few sources, are drawn towards what eager
+    ones and adapters need together, as by one source more.
     """
     # Those of the class: what was fitted before would leave its rounding.
     bare: dict[str, Any] = {name: getattr(MemoryConstants(), name) for name in WIDTHS}
@@ -194,19 +194,18 @@ def widths(known: MemoryRows, rows: Bools) -> dict[str, float]:
             return math.nan
         return _weighted_quantile(reach[here], _source_weights(sources[here])) / REACH_90
 
-    def drawn(among: Bools, towards: float) -> float:
-        """Return the same, drawn towards another as by one source more."""
+    def drawn(among: Bools) -> float:
         count = np.unique(sources[kept & among]).size
-        return towards if count == 0 else (of(among) ** count * towards) ** (1 / (count + 1))
+        return pooled if count == 0 else (of(among) ** count * pooled) ** (1 / (count + 1))
 
     loose, named, quantised = known.is_loose, known.is_named, known.is_quantised
     fused, pooled = (1.0 if math.isnan(one) else one for one in (of(~loose), of(loose)))
-    plain = drawn(loose & named & ~quantised, pooled)
+    plain = drawn(loose & named & ~quantised)
     return {
         **{name: sd * fused for name, sd in bare.items()},
         "loose_spread": max(plain / fused, 1.0),
-        "unnamed_spread": max(drawn(loose & ~named & ~quantised, plain) / plain, 1.0),
-        "quantised_spread": max(drawn(loose & named & quantised, plain) / plain, 1.0),
+        "unnamed_spread": max(drawn(loose & ~named & ~quantised) / plain, 1.0),
+        "quantised_spread": max(drawn(loose & named & quantised) / plain, 1.0),
     }
 
 
@@ -289,7 +288,7 @@ def _as_released(rows: LayoutRows) -> LayoutRows:
 
     Before transformers 5 and torch 2.8 the Trainer's AdamW was not fused. litgpt's layers of 2023
     kept what they would were all of them trained: inputs of products without adapters, and of
-    norms' weights. Qwen's own model casts no logits (``modeling_qwen.py``): where DeepSpeed turns
+    norms' weights. Qwen's own model casts no logits (its published code): where DeepSpeed turns
     all of it to 16 bits, five copies of two bytes.
     """
     software, of = rows.software, rows.table

@@ -147,8 +147,8 @@ class MemoryConstants:
     unsaid_spread: float = 1.5
     # all terms: loose_spread, where every operator is a kernel of its own, or adapters are trained
     # (what is kept is as the release writes the model, and lengths that vary fragment it);
-    # unnamed_spread, quantised_spread: as many times again where nobody named that software, and
-    # beside a base of fewer than 16 bits
+    # unnamed_spread, quantised_spread: as many times again where nobody named that software, or
+    # beside a base of fewer than 16 bits: the wider of both
     loose_spread: float = 2.0
     unnamed_spread: float = 1.5
     quantised_spread: float = 1.2
@@ -191,10 +191,9 @@ def spread(
     ``is_loose``: every operator is a kernel of its own, or adapters are trained; ``is_named``: the
     user named the software, as its releases are known here; ``is_quantised``: the frozen weights.
     """
-    named, quantised = np.asarray(is_named, bool), np.asarray(is_quantised, bool)
-    wide = constants.loose_spread * np.where(named, 1.0, constants.unnamed_spread)
-    wide = wide * np.where(quantised, constants.quantised_spread, 1.0)
-    return np.where(np.asarray(is_loose, bool), wide, 1.0)
+    unnamed = np.where(is_named, 1.0, constants.unnamed_spread)
+    again = np.maximum(unnamed, np.where(is_quantised, constants.quantised_spread, 1.0))
+    return np.where(is_loose, constants.loose_spread * again, 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
