@@ -177,11 +177,12 @@ def widths(known: MemoryRows, rows: Bools) -> dict[str, float]:
     ones and adapters need together, as by one source more.
     """
     # Those of the class: what was fitted before would leave its rounding.
-    bare: dict[str, Any] = {name: getattr(MemoryConstants(), name) for name in WIDTHS}
+    bare = {name: float(getattr(MemoryConstants(), name)) for name in WIDTHS}
+    even: dict[str, Any] = {**bare, **dict.fromkeys(SPREADS, 1.0)}
     sources, reach = known.rows.table, np.full(len(known.rows), np.nan)
     for source in np.unique(sources[rows & known.is_reading]):
         out = sources == source
-        told = replace(fit_constants(known, rows & ~out), **dict.fromkeys(SPREADS, 1.0), **bare)
+        told = replace(fit_constants(known, rows & ~out), **even)
         terms = known.terms(told)
         value = known.read(terms)
         error = np.abs(np.log(known.measured_bytes / value))

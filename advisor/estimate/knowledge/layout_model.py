@@ -40,6 +40,7 @@ from advisor.planners.core import (
     Work,
     transformer_parameters,
 )
+from advisor.planners.memory import model_state
 from advisor.planners.step import KERNELS, StepColumns, adapter_work, runs_as
 
 SCHEMA_VERSION: Final = 2
@@ -398,8 +399,8 @@ def _adapter_bytes(setup: TrainingSetup, precision: Precision) -> float:
     """Return weight, gradient and optimizer state of adapters [bytes/parameter]."""
     if (facts := setup.facts) is not None and setup.base_bits in facts.fp32_adapters:
         setup, precision = replace(setup, weights="fp32", gradients="fp32"), "fp32"
-    state = setup.gradient_bytes(precision) + setup.optimizer_bytes(precision)
-    return setup.weight_bytes(precision) + state
+    kept = (setup.weight_bytes, setup.gradient_bytes, setup.optimizer_bytes)
+    return float(model_state(*(of(precision) for of in kept)).device_bytes)
 
 
 def software_of(work: Work) -> Software:
