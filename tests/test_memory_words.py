@@ -128,6 +128,16 @@ def test_a_stack_adapts_what_its_documentation_says_unless_its_user_says_otherwi
     assert "on query and value" in facts["training software"]
 
 
+def test_torchtune_is_told_what_its_adapters_stand_beside() -> None:
+    asked = "--stack torchtune --lora 8 --adapter-targets q_proj,v_proj --cluster 1xA100-80GB"
+    found = CliRunner().invoke(app, ["plan", *MODEL.split(), *asked.split()])
+    assert found.exit_code == 0, found.output
+    words = found.output.replace("\\\n", " ").split()
+    assert {"'model.lora_attn_modules=[q_proj,v_proj]'", "model.apply_lora_to_mlp=False"} <= {
+        *words
+    }
+
+
 def test_targets_that_no_model_has_or_nobody_trains_are_refused() -> None:
     assert "q_proj" in str(refusal_hint("--lora 8 --adapter-targets q_prj"))
     assert "rank" in str(refusal_hint("--adapter-targets attention"))
