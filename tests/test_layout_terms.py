@@ -334,6 +334,15 @@ def is_core(r: Any) -> bool:
     return r.fusion == 1 and not r.is_launch_heavy
 
 
+def passed_back(r: Any) -> float:
+    """Return a gated block's gradients, one kernel an operator: 3 f + 2 h elements a token."""
+    if r.matrices != 3 or r.fusion not in (0, 3):
+        return 0.0
+    inner = r.ffn * r.experts_per_token / r.tp
+    tokens = r.micro_batch * r.sequence / r.cp
+    return float(tokens * 2 * (3 * inner + 2 * r.hidden) * r.activation_scale)
+
+
 def of_layer(r: Any) -> float:
     """Return what one layer keeps of one micro-batch: Korthikanti et al., equations 2 and 4."""
     kv = r.kv_heads / r.heads
@@ -349,7 +358,8 @@ def of_layer(r: Any) -> float:
     elif r.matrices == 3:  # Llama's elementwise kernels, one each or made again
         stream = r.hidden / (r.tp if r.is_sequence_parallel else 1)
         gate = r.ffn * r.experts_per_token / r.tp
-        found += {0: 8 * stream + 2 * gate, 2: -4 * stream - 2 * gate}.get(r.fusion, 0)
+        norms = (8 if r.trained_share else 4) * stream
+        found += {0: norms + 2 * gate, 2: -4 * stream - 2 * gate}.get(r.fusion, 0)
     return float(found * r.micro_batch * r.sequence / r.cp * r.activation_scale)
 
 
@@ -380,7 +390,7 @@ def passing(r: Any, *, is_first: bool = False) -> tuple[float, float]:
     """
     moved = r.offloads_activations * repeated_share(r)
     each = kept(r) * (1 - moved) * min(r.passed_share * r.pp, 1)
-    live = of_layer(r) if r.recompute == 2 or moved else 0.0
+    live = of_layer(r) + passed_back(r) if r.recompute == 2 or moved else 0.0
     layers = math.ceil(r.layers / r.pp)
     sent = 0.0 if r.pp == 1 or is_core(r) else between(r)
     first = in_flight(r) * (layers * each + sent) + live

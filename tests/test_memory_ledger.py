@@ -24,10 +24,12 @@ from advisor.planners.memory.transformers import (
     MemoryConstants,
     Term,
     deviation_bytes,
+    layer_activation_bytes,
     ledger,
     memory_bytes,
     model_state,
     needed_bytes,
+    spread,
     without_terms,
 )
 
@@ -110,6 +112,36 @@ def test_who_sees_more_reads_more_and_an_error_is_no_larger_than_all_terms_toget
         if name not in (*HOST_TERMS, "fragmentation"):
             worst += float(getattr(constants, f"{TERMS[name][0]}_log_sd") * term)
     assert narrow_sd <= worst * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("fusion", [0, 3])
+def test_a_layer_that_is_computed_again_has_its_gradients_beside_it(fusion: int) -> None:
+    """Liger-Kernel's tables: the backward pass of a gated block holds 7 f + 4 h elements."""
+    software = Software(fusion=fusion, logit_scale=0.0)
+    tokens, h, f = LLAMA_8B.sequence, LLAMA_8B.hidden, LLAMA_8B.ffn
+    again = float(held(software, recompute=2)["recomputed"])
+    kept = float(layer_activation_bytes(LLAMA_8B, laid_out(recompute=2), software))
+    assert again - kept == pytest.approx(2 * tokens * (3 * f + 2 * h))
+
+
+def test_a_frozen_norm_keeps_its_input_but_not_what_its_weight_multiplies() -> None:
+    software = Software(fusion=0)
+    trained, frozen = (
+        float(layer_activation_bytes(replace(LLAMA_8B, trained_share=share), laid_out(), software))
+        for share in (1.0, 0.0)
+    )
+    tokens, h = LLAMA_8B.sequence, LLAMA_8B.hidden
+    assert trained - frozen == pytest.approx(2 * 2 * tokens * h)
+
+
+def test_what_is_less_known_is_spread_wider() -> None:
+    constants, known = MemoryConstants(), {"is_named": True, "is_quantised": False}
+    fused, loose = (float(spread(constants, is_loose=one, **known)) for one in (False, True))
+    unnamed = float(spread(constants, is_loose=True, is_named=False, is_quantised=False))
+    quantised = float(spread(constants, is_loose=True, is_named=True, is_quantised=True))
+    both = float(spread(constants, is_loose=True, is_named=False, is_quantised=True))
+    assert fused == 1 < loose < min(unnamed, quantised)
+    assert both == max(unnamed, quantised)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from advisor import data
 from advisor.lab.data import MEMORY
-from advisor.lab.fit.memory import MemoryRows, fit_constants, read_memory, widths
+from advisor.lab.fit.memory import SPREADS, MemoryRows, fit_constants, read_memory, widths
 from advisor.planners.core.errors import GIB
 from advisor.planners.memory import UNSEEN, WIDTHS, MemoryConstants, without_terms
 from advisor.quantities import REACH_90
@@ -67,9 +67,10 @@ def test_readings_made_by_constants_give_them_back(known: MemoryRows) -> None:
 
 
 def test_widths_cover_nine_tenths_of_sources_that_were_left_out(known: MemoryRows) -> None:
-    """By construction, of each kind of software: sources weigh the same."""
+    """Of each kind of software, sources weighing the same, as far as few sources draw them."""
     wide = widths(known, known.is_reading)
-    assert set(wide) == {*WIDTHS, "loose_spread"}
+    assert set(wide) == {*WIDTHS, *SPREADS}
+    assert all(wide[name] >= 1 for name in SPREADS)
     inside, sources = np.zeros(len(known.rows), bool), known.rows.table
     for source in np.unique(sources[known.is_reading]):
         out = sources == source
@@ -79,7 +80,7 @@ def test_widths_cover_nine_tenths_of_sources_that_were_left_out(known: MemoryRow
         value = known.read(terms)
         half = REACH_90 * known.deviation(terms, told) / value
         inside[out] = (np.abs(np.log(known.measured_bytes / value)) <= half)[out]
-    for kind in (known.is_loose, ~known.is_loose):
+    for kind in (known.is_loose & known.is_named, known.is_loose, ~known.is_loose):
         among = kind & known.is_reading
         covered = [inside[among & (sources == s)].mean() for s in np.unique(sources[among])]
-        assert 0.85 <= np.mean(covered) <= 0.97
+        assert 0.85 <= np.mean(covered) <= 0.98, kind.sum()

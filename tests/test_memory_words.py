@@ -21,6 +21,7 @@ from advisor.errors import UsageError
 from advisor.estimate.knowledge.layout_model import software_of
 from advisor.estimate.ways.model_parallel import stack_words
 from advisor.jobs.model_facts import restacked
+from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.setup import (
     DEFAULT_SETUP,
     LOSSES,
@@ -84,6 +85,106 @@ def test_the_answer_says_which_loss_it_assumes() -> None:
     ):  # fmt: skip
         facts = {one["what"]: one["value"] for one in answer(more)["sources"]}
         assert f"{loss} loss" in facts["training software"], more
+
+
+MODULES = "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj"
+
+
+@pytest.mark.parametrize(
+    ("word", "modules"),
+    [
+        ("query-value", "q_proj,v_proj"), ("attention", "c_attn, o_proj"),
+        ("all-linear", MODULES), ("all-linear", "c_attn,c_proj,c_fc"),
+    ],
+)  # fmt: skip
+def test_adapters_stand_beside_what_a_word_or_its_modules_name(word: str, modules: str) -> None:
+    named, listed = (TrainingSetup(adapter_rank=8, adapter_targets=one) for one in (word, modules))
+    assert named.adapter_parameters(LLAMA_8B) == listed.adapter_parameters(LLAMA_8B)
+
+
+@pytest.mark.parametrize("stack", ["trainer", "trl", "unsloth", "torchtune", "ddp"])
+def test_more_adapters_take_more_memory_and_time(stack: str) -> None:
+    asked = f"--stack {stack} --lora 8 --no-offload --recompute "
+    recompute = "none" if "none" in STACKS[stack].recomputes else "full"  # type: ignore[index]
+    found = [
+        answer(f"{asked}{recompute} --adapter-targets {targets}")
+        for targets in ("query-value", "attention", "all-linear")
+    ]
+    assert [one["memory_gib"] for one in found] == sorted(one["memory_gib"] for one in found)
+    seconds = [one["step_time_s"]["value"] for one in found]
+    assert seconds == sorted(set(seconds))
+
+
+def test_a_stack_adapts_what_its_documentation_says_unless_its_user_says_otherwise() -> None:
+    usual = {
+        stack: restacked(DEFAULT_SETUP, {"stack": stack, "adapter_rank": 8}).targets
+        for stack in ("trainer", "trl", "unsloth", "torchtune")
+    }
+    assert usual["trainer"] == usual["trl"] == "query-value"
+    assert usual["unsloth"] == "all-linear"
+    said = {"stack": "trl", "adapter_rank": 8, "adapter_targets": "attention"}
+    assert restacked(DEFAULT_SETUP, said).targets == "attention"
+    facts = {one["what"]: one["value"] for one in answer("--stack trl --lora 8")["sources"]}
+    assert "on query and value" in facts["training software"]
+
+
+def test_torchtune_is_told_what_its_adapters_stand_beside() -> None:
+    asked = "--stack torchtune --lora 8 --adapter-targets q_proj,v_proj --cluster 1xA100-80GB"
+    found = CliRunner().invoke(app, ["plan", *MODEL.split(), *asked.split()])
+    assert found.exit_code == 0, found.output
+    words = found.output.replace("\\\n", " ").split()
+    assert {"'model.lora_attn_modules=[q_proj,v_proj]'", "model.apply_lora_to_mlp=False"} <= {
+        *words
+    }
+
+
+def test_targets_that_no_model_has_or_nobody_trains_are_refused() -> None:
+    assert "q_proj" in str(refusal_hint("--lora 8 --adapter-targets q_prj"))
+    assert "rank" in str(refusal_hint("--adapter-targets attention"))
+
+
+def refusal_hint(more: str) -> str | None:
+    found = predict(more).exception
+    assert isinstance(found, PlanningError), found
+    return found.hint
+
+
+def test_peft_s_adapters_are_fp32_and_cast_what_they_read() -> None:
+    """torchtune's are as the model: 2 + 2 + 4 bytes a parameter against 4 + 4 + 8."""
+    rank = {"adapter_rank": 64, "adapter_targets": "query-value", "weights": "bf16"}
+    columns = {
+        stack: software_of(
+            transformer_work(
+                LLAMA_8B, micro_batch=1, precision="bf16",
+                setup=restacked(DEFAULT_SETUP, {"stack": stack, **rank}),
+            )
+        )
+        for stack in ("trainer", "torchtune")
+    }  # fmt: skip
+    wide, narrow = (columns[stack].adapter_bytes for stack in ("trainer", "torchtune"))
+    assert float(wide) == pytest.approx(2 * float(narrow))
+    h = LLAMA_8B.hidden
+    kept = [columns[stack].frozen_input_bytes for stack in ("torchtune", "trainer")]
+    # One input of h in 16 bits, or a copy in fp32 for each of the two.
+    assert float(kept[0]) - float(kept[1]) == pytest.approx(2 * 4 * h - 2 * h)
+
+
+def test_weights_that_are_said_to_be_fp32_stay_so_beside_adapters() -> None:
+    asked = "--stack ddp --lora 8 --no-offload --weights"
+    wide, narrow = (memory(f"{asked} {kind}") for kind in ("fp32", "bf16"))
+    assert wide - narrow == pytest.approx(2 * 8.03e9 / 2**30, rel=0.1)
+
+
+def test_fsdp_of_2023_held_what_is_frozen_beside_adapters() -> None:
+    old, new = (
+        software_of(
+            transformer_work(
+                LLAMA_8B, micro_batch=1, setup=restacked(DEFAULT_SETUP, {"stack": stack, **more})
+            )
+        ).gathers_whole
+        for stack, more in (("fsdp@2023-12", {"adapter_rank": 8}), ("fsdp", {"adapter_rank": 8}))
+    )
+    assert (old, new) == (1, 0)
 
 
 @pytest.mark.parametrize(

@@ -33,13 +33,16 @@ NO_NAME = re.compile(r"\w+_[a-z]|\w+_(?:NAME|GROUP|CLASS)")
 OTHERS: Final[Mapping[str, str]] = {
     "PyTorch": "torch.utils.checkpoint torch._C._ensureCUDADeviceGuardSet mixed_precision_reduce"
     " set_requires_gradient_sync create_selective_checkpoint_contexts exp_avg_sq_sqrt ns_steps"
-    " torch._functorch.partitioners torch.cuda.memory._snapshot _cp_options.enable_load_balance",
+    " torch._functorch.partitioners torch.cuda.memory._snapshot _cp_options.enable_load_balance"
+    " FSDP2_tutorial",
     "Python and Linux": "csv.field_size_limit run_delay tcp_info NETLINK_SOCK_DIAG"
     " clock_getcpuclockid",
     "transformers and TRL": "max_shard_size load_in_4bit load_in_8bit"
     " SFTConfig.gradient_checkpointing galore_optim_kwargs is_sharded_qlora"
     " _CHUNKED_LM_HEAD_CHUNK_SIZE",
-    "torchtune": "num_output_chunks",
+    "peft and bitsandbytes": "target_modules autocast_adapter_dtype"
+    " TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING",
+    "torchtune": "num_output_chunks lora_attn_modules apply_lora_to_mlp",
     "DeepSpeed": "partition_activations reduce_bucket_size pipe_buffers fwd_cache"
     " inplace_backward",
     "Megatron-LM and NeMo": "nemo_longseq fsdp_double_buffer nccl_ub tp_comm_overlap"

@@ -414,6 +414,9 @@ class SetupRequest:
         "the traffic (default: as the stack does, or fp32).", choice("fp32", "bf16"))
     adapter_rank: int | None = option("Train LoRA adapters of this rank in place of the weights.",
         whole(), name="lora")
+    adapter_targets: str | None = option("What adapters stand beside: all-linear, attention, "
+        "query-value, or modules by name: q_proj,v_proj (default: as the stack does).",
+        replace(TEXT, metavar="NAMES"))
     base_bits: int | None = option("Bits of each frozen weight under adapters: 16, 8 or 4 "
         "(default: 16).", BITS)
     frozen_fraction: float | None = option("Share of the parameters to freeze, starting at the "

@@ -100,6 +100,7 @@ def recorded_heads(operators: Columns) -> int | None:
 _OF_A_RECORDING: Final = frozenset({"kernels", "optimizer", "weights", "overlaps"})
 _FLAGS: Final = {
     "adapter_rank": "--lora",
+    "adapter_targets": "--adapter-targets",
     "frozen_fraction": "--frozen",
     "base_bits": "--base-bits",
 }
@@ -253,7 +254,8 @@ def setup_words(work: Work) -> str:
     if setup.has_adapters:
         base = {16: "16-bit base", 8: "8-bit base (LLM.int8)", 4: "4-bit base (NF4)"}
         said.append(
-            f"adapters of rank {setup.adapter_rank} on {_TARGETS[setup.adapter_targets]},"
+            f"adapters of rank {setup.adapter_rank} on"
+            f" {_TARGETS.get(setup.targets, setup.targets)},"
             f" {base[setup.base_bits]}"
         )
     if setup.frozen_fraction > 0:

@@ -12,6 +12,7 @@ lie within the 90 % interval.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -38,6 +39,7 @@ from advisor.planners.memory.transformers import (
     MemoryConstants,
     deviation_bytes,
     ledger,
+    spread,
     without_terms,
 )
 from advisor.quantities import REACH_90
@@ -56,11 +58,12 @@ _ROWS_OF_A_SOURCE: Final = 10.0  # what one source counts as
 _DEFINITIONS: Final = {"torchtitan": "reserved", asked.TABLE: "allocated"}
 _ON_FIRST_NODE: Final = "bigscience_v100"
 PRE_TRAINING: Final = "pre-training"
+# Factors of ``planners.memory.spread``.
+SPREADS: Final = ("loose_spread", "unnamed_spread", "quantised_spread")
 _COVERED: Final = 0.9
 
 
 _OF_TRAINER: Final = ("trainer", "trl", "unsloth", "axolotl")
-_FUSED: Final = ("huggingface/peft",)  # of 2026
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +81,7 @@ class MemoryRows:
     definition: NDArray[np.str_]  # of ``UNSEEN``
     technique: NDArray[np.str_]  # what is trained: pre-training, full, lora, qlora or adapter
     tells_failures: Bools  # the source says what failed: only there is a success a success
+    is_named: Bools  # the software is one that a user can name, not the nearest to it
 
     @property
     def is_reading(self) -> Bools:
@@ -114,7 +118,16 @@ class MemoryRows:
 
     def spread(self, constants: MemoryConstants) -> Array:
         """Return how many times as wide the deviations of each row's software are."""
-        return np.where(self.is_loose, constants.loose_spread, 1.0)
+        return spread(
+            constants, is_loose=self.is_loose, is_named=self.is_named,
+            is_quantised=self.is_quantised,
+        )  # fmt: skip
+
+    @property
+    def is_quantised(self) -> Bools:
+        """Whether frozen weights have fewer than 16 bits."""
+        decoded = np.asarray(self.rows.software.dequantised_bytes, float)
+        return np.broadcast_to(decoded > 0, len(self.rows))
 
     @property
     def is_loose(self) -> Bools:
@@ -157,27 +170,44 @@ def fit_rows(known: MemoryRows, rows: Bools) -> MemoryParameters:
 def widths(known: MemoryRows, rows: Bools) -> dict[str, float]:
     """Return deviations by kind of term for which left-out sources' errors lie within 90 %.
 
-    Their ratios stay. One factor for stacks whose kernels are fused or compiled, one
-    for eager ones and adapters: the share of 90 % of |ln(read / told)| over the relative
-    deviation, every source counting the same.
+    Their ratios stay. One factor for stacks whose kernels are fused or compiled, one for eager
+    ones and adapters, and what a name that nobody gave and a quantised base take besides
+    (``planners.memory.spread``): shares of 90 % of |ln(read / told)| over the relative deviation,
+    every source counting the same. All but the first, of few sources, are drawn towards what eager
+    ones and adapters need together, as by one source more.
     """
     # Those of the class: what was fitted before would leave its rounding.
-    bare: dict[str, Any] = {name: getattr(MemoryConstants(), name) for name in WIDTHS}
+    bare = {name: float(getattr(MemoryConstants(), name)) for name in WIDTHS}
+    even: dict[str, Any] = {**bare, **dict.fromkeys(SPREADS, 1.0)}
     sources, reach = known.rows.table, np.full(len(known.rows), np.nan)
     for source in np.unique(sources[rows & known.is_reading]):
         out = sources == source
-        told = replace(fit_constants(known, rows & ~out), loose_spread=1.0, **bare)
+        told = replace(fit_constants(known, rows & ~out), **even)
         terms = known.terms(told)
         value = known.read(terms)
         error = np.abs(np.log(known.measured_bytes / value))
         reach[out] = (error * value / known.deviation(terms, told))[out]
     kept = rows & known.is_reading & np.isfinite(reach)
-    fused, loose = (
-        _weighted_quantile(reach[k], _source_weights(sources[k])) / REACH_90 if k.any() else 1.0
-        for k in (kept & ~known.is_loose, kept & known.is_loose)
-    )
-    found = {name: sd * fused for name, sd in bare.items()}
-    return {**found, "loose_spread": max(loose / fused, 1.0)}
+
+    def of(among: Bools) -> float:
+        here = kept & among
+        if not here.any():
+            return math.nan
+        return _weighted_quantile(reach[here], _source_weights(sources[here])) / REACH_90
+
+    def drawn(among: Bools) -> float:
+        count = np.unique(sources[kept & among]).size
+        return pooled if count == 0 else (of(among) ** count * pooled) ** (1 / (count + 1))
+
+    loose, named, quantised = known.is_loose, known.is_named, known.is_quantised
+    fused, pooled = (1.0 if math.isnan(one) else one for one in (of(~loose), of(loose)))
+    plain = drawn(loose & named & ~quantised)
+    return {
+        **{name: sd * fused for name, sd in bare.items()},
+        "loose_spread": max(plain / fused, 1.0),
+        "unnamed_spread": max(drawn(loose & ~named & ~quantised) / plain, 1.0),
+        "quantised_spread": max(drawn(loose & named & quantised) / plain, 1.0),
+    }
 
 
 def _weighted_quantile(values: Array, weights: Array) -> float:
@@ -230,10 +260,7 @@ def _joined(parts: list[MemoryRows]) -> MemoryRows:
 def _of_readings(data: Path) -> MemoryRows:
     runs = asked_memory(data)
     rows = asked.columns_of([one.run for one in runs])
-    # Before transformers 5 and torch 2.8 the Trainer's AdamW was not fused.
-    in_groups = np.isin(rows.stack, _OF_TRAINER) & ~np.isin(rows.table, _FUSED)
-    share = np.where(in_groups, 0.5, np.asarray(rows.software.update_share, float))
-    rows = replace(rows, software=replace(rows.software, update_share=share))
+    rows = _as_released(rows)
     failed = np.array([one.is_failure for one in runs])
     return MemoryRows(
         rows=rows,
@@ -241,10 +268,42 @@ def _of_readings(data: Path) -> MemoryRows:
         capacity_bytes=np.asarray(rows.machines.memory_bytes, float),
         is_out_of_memory=failed,
         is_of_first_stage=np.zeros(failed.size, bool),
-        definition=np.array([one.definition for one in runs]),
+        definition=_seen([one.definition for one in runs], rows),
         technique=np.array([one.technique for one in runs]),
         tells_failures=np.ones(failed.size, bool),
+        is_named=np.array([one.is_named for one in runs]),
     )
+
+
+def _seen(definition: list[str], rows: LayoutRows) -> NDArray[np.str_]:
+    """Return what readings see: peft's benchmark empties the cache every few steps.
+
+    So what it reads as reserved is what was allocated (``method_comparison/MetaMathQA/run.py``).
+    """
+    is_emptied = (rows.table == "huggingface/peft") & (np.array(definition) == "reserved")
+    return np.where(is_emptied, "allocated", definition)
+
+
+def _as_released(rows: LayoutRows) -> LayoutRows:
+    """Return readings as software of their day had it, where that has no name to ask by.
+
+    Before transformers 5 and torch 2.8 the Trainer's AdamW was not fused. litgpt's layers of 2023
+    kept what they would were all of them trained: inputs of products without adapters, and of
+    norms' weights. Qwen's own model casts no logits (its published code): where DeepSpeed turns
+    all of it to 16 bits, five copies of two bytes.
+    """
+    software, of = rows.software, rows.table
+    in_groups = np.isin(rows.stack, _OF_TRAINER) & (of != "huggingface/peft")  # of 2026
+    is_half = (of == "QwenLM/Qwen") & (np.asarray(software.gradient_shard_bytes) > 0)
+    frozen = np.asarray(software.frozen_input_bytes, float)
+    of_norms = -4.0 * np.asarray(rows.shapes.hidden, float)
+    changed = replace(
+        software,
+        update_share=np.where(in_groups, 0.5, np.asarray(software.update_share, float)),
+        frozen_input_bytes=np.where(of == "Lightning-AI/litgpt", of_norms, frozen),
+        logit_scale=np.where(is_half, 10 / 8, np.asarray(software.logit_scale, float)),
+    )
+    return replace(rows, software=changed)
 
 
 def _of_simumax(data: Path) -> MemoryRows:
@@ -255,7 +314,7 @@ def _of_simumax(data: Path) -> MemoryRows:
         rows=rows, measured_bytes=allocated,
         capacity_bytes=np.asarray(rows.machines.memory_bytes, float), is_out_of_memory=none,
         is_of_first_stage=none, definition=_definitions(rows), technique=_pre_training(rows),
-        tells_failures=none,
+        tells_failures=none, is_named=~none,
     )  # fmt: skip
 
 
@@ -290,6 +349,7 @@ def _of_layouts(data: Path) -> MemoryRows:
         definition=_definitions(rows),
         technique=_pre_training(rows),
         tells_failures=np.isin(rows.table, np.unique(rows.table[out])),
+        is_named=np.ones(len(rows), bool),
     )
 
 
@@ -316,10 +376,13 @@ def is_trial(table: Any) -> Any:
 
 
 def fit_constants(known: MemoryRows, rows: Bools) -> MemoryConstants:
-    """Fit contexts and slack to the readings among ``rows``, every source counting the same."""
+    """Fit contexts and slack to the readings among ``rows``, every source counting the same.
+
+    Of software that is only the nearest to a name, what it keeps besides would pass for slack.
+    """
     from scipy.optimize import least_squares
 
-    rows = rows & known.is_reading
+    rows = rows & known.is_reading & known.is_named
     packed = _constants(np.exp(PRIOR))
     if not rows.any():
         return packed

@@ -12,6 +12,7 @@ than a micro-batch of one, so that one is taken where its source says nothing.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,18 @@ _STACKS: Final = {
     "torchtune": "torchtune", "nanoGPT": "ddp-compiled", "Megatron": "nemo", "swift": "trainer",
     "peft": "trainer", "Hugging Face": "trainer", "LLaMA-Factory": "trl", "Qwen": "trainer",
 }  # fmt: skip
+# Software that is what its name says here; of the rest it is the nearest: ms-swift, LLaMA-Factory
+# and ColossalAI have loops and kernels of their own.
+_NAMED: Final = (
+    "SFTTrainer", "DeepSpeed", "torchtune", "nanoGPT", "peft", "Hugging Face", "Qwen",
+)  # fmt: skip
+# Words of a row's adapter -> ``--adapter-targets``; or its modules by name.
+_TARGETS: Final = {
+    "query and value": "query-value", "all linear": "all-linear",
+    "c_attn c_proj w1 w2": "all-linear",
+    "attention input projections": "q_proj,k_proj,v_proj",
+}  # fmt: skip
+_MODULE: Final = re.compile(r"\b(?:[qkvo]|gate|up|down)_proj\b")
 _OPTIMIZERS: Final = {
     "adamw 8-bit": "adamw-8bit", "muon": "muon", "muon (Adam for embeddings)": "muon",
 }  # fmt: skip
@@ -64,6 +77,7 @@ class AskedMemory:
     definition: str
     measured_bytes: float  # nan where nothing was read
     is_failure: bool
+    is_named: bool  # its software is what a user can name
 
 
 def asked_memory(data: Path) -> list[AskedMemory]:
@@ -88,6 +102,7 @@ def _asked(frame: Any) -> Iterator[AskedMemory]:
         yield AskedMemory(
             run=_run(row, str(gpu.name)), technique=row["technique"], is_failure=is_failure,
             definition=row["definition"], measured_bytes=float(row["memory_gib"]) * GIB,
+            is_named=any(word in str(row["stack"]) for word in _NAMED),
         )  # fmt: skip
 
 
@@ -126,21 +141,36 @@ def _setup(row: dict[str, Any]) -> dict[str, Any]:
     said: dict[str, Any] = {}
     named = next((stack for word, stack in _STACKS.items() if word in software), None)
     if row["sharding"] == "fsdp" and named is None:
-        named = "fsdp"
+        named = "fsdp@2.1.0" if "torch 2.1" in software else "fsdp"
     elif row["sharding"] in _ZERO and row["sharding"] != "fsdp":
         named = "deepspeed"
     if named is not None:
         said["stack"] = named
     if row["technique"] != "full":
         said |= {"adapter_rank": _said(row["rank"], _RANK), "base_bits": int(row["base_bits"])}
+        if (targets := _targets(str(row["adapter"]))) is not None:
+            said["adapter_targets"] = targets
     if row["technique"] == "full" or "fp32 weights" in precision:
         is_wide = "mixed" in precision or "fp32 weights" in precision
         said["weights"] = "fp32" if is_wide else "bf16"
+    if "no flash attention" in str(row["note"]):
+        said["attention"] = "unfused"
     if row["loss"] in _LOSSES:
         said["loss"] = row["loss"]
     if row["optimizer"] in _OPTIMIZERS:
         said["optimizer"] = _OPTIMIZERS[row["optimizer"]]
     return said
+
+
+def _targets(adapter: str) -> str | None:
+    """Return what a row's adapters stand beside, as a user types it; None where it says nothing.
+
+    Adapters of other kinds are asked as LoRA's on the same matrices.
+    """
+    modules = _MODULE.findall(adapter)
+    if modules:
+        return ",".join(modules)
+    return next((targets for word, targets in _TARGETS.items() if word in adapter), None)
 
 
 def _precision(said: str) -> Precision:
@@ -159,8 +189,11 @@ def _layout(row: dict[str, Any]) -> Layout:
         parts = frozenset(("optimizer", "gradients"))  # DeepSpeed's switch
     recompute: Any = row["recompute"] if row["recompute"] in ("none", "full") else None
     usual: Any = "full" if row["technique"] != "full" or row["verdict"] != "oom" else "none"
+    split = re.search(r"sequence parallel (\d+)", str(row["note"]))
+    cp = int(split[1]) if split else 1
     return Layout(
-        pp=devices if is_spread else 1, dp=1 if is_spread else devices, micro_batch=micro_batch,
+        pp=devices if is_spread else 1, cp=cp, dp=1 if is_spread else devices // cp,
+        micro_batch=micro_batch,
         zero_stage=_ZERO.get(str(row["sharding"]), 0) if devices > 1 else 0,
         recompute=recompute or usual, offload=parts,
         updates_in_backward=row["optimizer_in_backward"] == 1,

@@ -123,8 +123,8 @@ def _answered(rows: Questions, told: MemoryTold) -> Answers:
             "readings are of what was looked at: BigScience's V100 pipelines on the first stage; "
             "failures are of the fullest device",
             "verdicts are of every run whose source says what failed",
-            "peft's benchmark, litgpt's and the rest of fine-tuning by words that a user types; "
-            "what no word says (an adapter's targets, what a loader holds) is the product's guess",
+            "fine-tuning by words that a user types; what software of its day kept otherwise, and "
+            "no word says, is put in for peft's benchmark, litgpt, Qwen and the Trainer",
         ),
     )  # fmt: skip
 

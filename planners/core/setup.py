@@ -235,7 +235,6 @@ Optimizer = Literal[
 ]  # fmt: skip
 StoredWeights = Literal["fp32", "bf16"]
 Loss = Literal["eager", "fused", "chunked"]
-AdapterTargets = Literal["all-linear", "attention", "query-value"]
 
 # Moments kept with fp32 weights, or where the optimizer says what it keeps them in. [bytes]
 _MOMENT_BYTES: Final[dict[str, float]] = {
@@ -268,11 +267,35 @@ _GALORE_RANK: Final = 128
 _MUON_STEPS: Final = 5
 # Scales of 4-bit blocks of 64, themselves quantised: 0.127 bits a parameter (QLoRA, section 3).
 _DOUBLE_QUANTISATION_BYTES: Final = 0.127 / 8
+# What adapters stand beside, by one word or the names that models give their modules: peft's and
+# NeMo's ``target_modules``, torchtune's ``lora_attn_modules``; GPT-2 and Qwen call two ``c_proj``.
 _TARGETS: Final[dict[str, frozenset[str]]] = {
-    "all-linear": frozenset({*_QKVO, "mixer", "up", "down"}),
-    "attention": frozenset(_QKVO),
-    "query-value": frozenset({"query", "value"}),
-}
+    word: frozenset(matrices.split())
+    for matrices, words in {
+        "query key value projection mixer up down": "all-linear",
+        "query key value projection": "attention",
+        "query key value": "c_attn query_key_value qkv_proj W_pack Wqkv linear_qkv",
+        "query value": "query-value", "query": "q_proj", "key": "k_proj", "value": "v_proj",
+        "projection": "o_proj output_proj out_proj linear_proj", "projection down": "c_proj",
+        "up": "gate_proj up_proj gate_up_proj linear_fc1 c_fc", "down": "down_proj linear_fc2",
+    }.items()
+    for word in words.split()
+}  # fmt: skip
+
+
+@cache
+def _targets_of(said: str) -> frozenset[str]:
+    """Return the matrices of a layer that comma-separated words name.
+
+    Raises PlanningError if a word is not known.
+    """
+    words = [word.strip() for word in said.split(",")]
+    if unknown := [word for word in words if word not in _TARGETS]:
+        raise refused(
+            f"adapters on {unknown[0][:40]!r}",
+            "all-linear, attention, query-value, or modules: q_proj,v_proj,o_proj,up_proj",
+        )
+    return frozenset().union(*(_TARGETS[word] for word in words))
 
 
 Stack = Literal[
@@ -311,7 +334,8 @@ class TrainingSetup:
     # as accumulated and reduced; never wider than the stored weights
     gradients: StoredWeights = "fp32"
     adapter_rank: int | None = None  # rank of LoRA's adapters; None trains the weights themselves
-    adapter_targets: AdapterTargets = "all-linear"
+    # what adapters stand beside: words of ``_TARGETS``; None: as the stack has it
+    adapter_targets: str | None = None
     base_bits: Literal[16, 8, 4] = 16  # bits of a frozen weight beside adapters (QLoRA: 4)
     # how the loss is computed (``LOSSES``); None: as the stack, or such kernels, have it
     loss: Loss | None = None
@@ -334,6 +358,10 @@ class TrainingSetup:
     def __post_init__(self) -> None:
         if self.adapter_rank is not None and self.adapter_rank < 1:
             raise refused(f"an adapter of rank {self.adapter_rank}", "give a rank of 1 or more")
+        if self.adapter_targets is not None:
+            _targets_of(self.adapter_targets)
+            if self.adapter_rank is None:
+                raise refused("targets of adapters that nobody trains", "give their rank too")
         if not 0 <= self.frozen_fraction < 1:
             raise refused(
                 f"a frozen share of {self.frozen_fraction}", "give 0 or more, and less than 1"
@@ -368,7 +396,16 @@ class TrainingSetup:
 
     def adapts(self, name: str) -> bool:
         """Whether a layer's matrix of that name has an adapter."""
-        return self.has_adapters and name in _TARGETS[self.adapter_targets]
+        return self.has_adapters and name in _targets_of(self.targets)
+
+    @property
+    def targets(self) -> str:
+        """What adapters stand beside: as said, or as the stack has it; else all linear layers.
+
+        Those are QLoRA's (Dettmers et al., 2023, section 4), and most tools' own choice.
+        """
+        usual = "all-linear" if (facts := self.facts) is None else facts.adapter_targets
+        return self.adapter_targets or usual
 
     def is_quantised(self, name: str) -> bool:
         """Whether a layer's matrix of that name is stored in fewer than 16 bits."""
@@ -444,13 +481,22 @@ class TrainingSetup:
     def frozen_bytes(self, precision: Precision) -> float:
         """Return what a frozen matrix of a layer takes [bytes/parameter].
 
-        Beside adapters it is loaded in 16 bits or fewer; frozen layers stay as they are stored.
+        Beside adapters it is loaded in 16 bits or fewer, unless its user says how it is stored;
+        frozen layers stay as they are stored.
         """
         if self.base_bits == 8:
             return 1.0
         if self.base_bits == 4:
             return 0.5 + _DOUBLE_QUANTISATION_BYTES
-        return self.weight_bytes(precision) if self.has_adapters else self.stored_bytes(precision)
+        return self._unquantised_bytes(precision)
+
+    def _unquantised_bytes(self, precision: Precision) -> float:
+        """Return what a frozen parameter takes that nothing quantises [bytes].
+
+        Autocast casts a frozen weight anew for every product and keeps no copy of it.
+        """
+        is_loaded_narrow = self.has_adapters and "weights" not in self.said
+        return self.weight_bytes(precision) if is_loaded_narrow else self.stored_bytes(precision)
 
     def parameter_bytes(self, model: Transformer, precision: Precision) -> float:
         """Return what all weights take as stored: trained, adapters and frozen [bytes].
@@ -464,7 +510,7 @@ class TrainingSetup:
             return trained + frozen * self.frozen_bytes(precision)
         quantised = _TARGETS["all-linear"]
         matrices = sum(m.parameters for m in model_matrices(model) if m.name in quantised)
-        rest = (parameters - matrices) * self.weight_bytes(precision)
+        rest = (parameters - matrices) * self._unquantised_bytes(precision)
         return trained + matrices * self.frozen_bytes(precision) + rest
 
     def mean_weight_bytes(self, model: Transformer, precision: Precision) -> float:
@@ -563,6 +609,17 @@ class StackFacts:
     # whoever trains adapters beside weights of 8 and fewer bits keeps the rest of the model in
     # fp32, and so what runs between its layers (``peft.prepare_model_for_kbit_training``)
     upcasts_base: bool = False
+    # all frozen weights beside adapters stay gathered: litgpt of 2023 reads as much more than its
+    # shards, of four models and at every micro-batch
+    holds_frozen: bool = False
+    # fp32_adapters: bits of a base whose adapters are fp32, as peft makes them
+    # (``autocast_adapter_dtype``); adapter_input_bytes: of an element of the copy that each of
+    # them then keeps of its input: fp32, or what autocast makes of it; 0 where none is cast
+    fp32_adapters: tuple[int, ...] = ()
+    adapter_input_bytes: float = 0.0
+    # what adapters stand beside; peft's own choice for models of Llama's kind is queries and
+    # values (``TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING``)
+    adapter_targets: str = "all-linear"
     # loss, losses: how it computes the loss, and how it can
     loss: Loss = "eager"
     losses: tuple[Loss, ...] = ("eager", "fused", "chunked")
@@ -618,7 +675,16 @@ _IN_MEGATRON: Final[dict[str, Any]] = {
     "losses": ("eager", "fused"), "optimizers": _OF_MEGATRON,
     "offloads": ("optimizer", "activations"),
 }  # fmt: skip
-_OWN_LOOP: Final = "torch.nn.parallel (2.13); torch.nn.functional.cross_entropy"
+# What runs in transformers' Trainer.
+_HUGGING_FACE: Final[dict[str, Any]] = {
+    "recomputes": ("full",), "degrees": (), "framework": "trainer", "optimizers": _OF_TRAINER,
+    "updates_in_backward": True,
+}  # fmt: skip
+_LOOP: Final[dict[str, Any]] = {
+    "zero_stages": (0,), "recomputes": ("none", "full"), "degrees": (), "framework": "trainer",
+    "offloads": ("optimizer", "gradients", "activations"), "updates_in_backward": True,
+    "sources": "torch.nn.parallel (2.13); torch.nn.functional.cross_entropy",
+}  # fmt: skip
 _TRAINING_ARGUMENTS: Final = "transformers/training_args.py: TrainingArguments"
 
 # PyTorch's own casts to fp8, fused with what stands before them only as far as its compiler sees
@@ -673,6 +739,7 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
         software={**_DEEPSPEED, "splits_inputs": 1, "logit_scale": _EAGER_LOSS},
         zero_stages=(0, 1, 2, 3), recomputes=_WHOLE_OR_NOT,
         degrees=(), framework="deepspeed", offloads=("optimizer", "gradients", "parameters"),
+        adapter_targets="query-value",
         sources="deepspeed/runtime/zero/config.py, deepspeed/runtime/bf16_optimizer.py (0.19.8)",
     ),
     "torchtitan": StackFacts(
@@ -702,8 +769,8 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
         # 5), activations recomputed (``SFTConfig.gradient_checkpointing``).
         setup={**_EAGER, "weights": "bf16"},
         software={"logit_scale": _EAGER_LOSS, "is_trainer": 1, **_NATIVE, **_FREES_GRADIENTS},
-        zero_stages=(0, 3), recomputes=("full",), degrees=(),
-        framework="trainer", optimizers=_OF_TRAINER, updates_in_backward=True, upcasts_base=True,
+        **_HUGGING_FACE, zero_stages=(0, 3), upcasts_base=True,
+        adapter_targets="query-value", fp32_adapters=(16, 8, 4), adapter_input_bytes=4.0,
         sources=_TRAINING_ARGUMENTS + " (5.23); loss/loss_utils.py: ForCausalLMLoss; "
         "peft/utils/other.py: prepare_model_for_kbit_training",
     ),
@@ -718,16 +785,10 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
     ),
     "ddp": StackFacts(
         setup=_EAGER, software={"logit_scale": _EAGER_LOSS, **_NATIVE, **_UPDATES_IN_GROUPS},
-        zero_stages=(0,),
-        recomputes=_WHOLE_OR_NOT, degrees=(), framework="trainer",
-        offloads=("optimizer", "gradients", "activations"), updates_in_backward=True,
-        sources=_OWN_LOOP,
+        **_LOOP,
     ),
     "ddp-compiled": StackFacts(
-        setup={"kernels": "compiled", "attention": "flash"}, software=_NATIVE, zero_stages=(0,),
-        recomputes=_WHOLE_OR_NOT, degrees=(), framework="trainer",
-        offloads=("optimizer", "gradients", "activations"), updates_in_backward=True,
-        sources=_OWN_LOOP,
+        setup={"kernels": "compiled", "attention": "flash"}, software=_NATIVE, **_LOOP
     ),
     "trl": StackFacts(
         setup={**_EAGER, "weights": "bf16"},
@@ -735,8 +796,9 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
         # since 1.7, huggingface/trl pull 5846).
         software={**LOSSES["chunked"], "logit_tokens": 256, "is_trainer": 1, **_NATIVE,
                   **_FREES_GRADIENTS},
-        zero_stages=(0, 3), recomputes=("full",), degrees=(),
-        framework="trainer", loss="chunked", optimizers=_OF_TRAINER, updates_in_backward=True,
+        **_HUGGING_FACE, zero_stages=(0, 3), loss="chunked",
+        # bf16 beside a quantised base; ``bf16=True``: autocast.
+        adapter_targets="query-value", fp32_adapters=(16,), adapter_input_bytes=2.0,
         sources="trl/trainer/sft_config.py (1.14): loss_type, gradient_checkpointing; "
         + _TRAINING_ARGUMENTS,
     ),
@@ -746,9 +808,10 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
         setup={**_EAGER, "weights": "bf16", "optimizer": "adamw-8bit"},
         software={"fusion": _LEAN, **LOSSES["chunked"], "is_trainer": 1, **_NATIVE,
                   **_FREES_GRADIENTS},
-        zero_stages=(0,), recomputes=("full",), degrees=(),
-        framework="trainer", loss="chunked", losses=("fused", "chunked"), optimizers=_OF_TRAINER,
-        offloads=("optimizer", "activations"), updates_in_backward=True,
+        **_HUGGING_FACE, zero_stages=(0,), loss="chunked", losses=("fused", "chunked"),
+        offloads=("optimizer", "activations"),
+        # ``prepare_model_for_kbit_training``
+        fp32_adapters=(16, 8, 4),
         sources="unsloth/models/rl.py: optim; unsloth_zoo/fused_losses: unsloth_fused_ce_loss; "
         "unsloth pull 8261",
     ),
@@ -758,6 +821,8 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
         zero_stages=(0, 3), recomputes=("full",), always_shards=True,
         degrees=(), framework="torchtune", loss="chunked", losses=("eager", "chunked"),
         updates_in_backward=True,
+        # ``lora_attn_modules`` and ``apply_lora_to_mlp`` of its configurations.
+        adapter_targets="q_proj,v_proj,output_proj,up_proj,down_proj",
         sources="recipes/configs (0.6.1): loss, optimizer, optimizer_in_bwd, "
         "enable_activation_checkpointing, fsdp_cpu_offload, dtype",
     ),
@@ -771,6 +836,8 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
 #   unequal shares (PyTorch 2.8's ``_cp_options.enable_load_balance``) and attention was PyTorch's
 #   own; 0.2.0 puts cuDNN's kernels first (pytorch/torchtitan, ``models/attention.py`` at 0012170).
 # - llm-foundry: "Flash Attention 2" since 0.4.0 (its release notes).
+# - fsdp, by torch's releases: FSDP1 took memory for frozen parameters among trained ones, which
+#   FSDP2, public since 2.6, does not (pytorch/tutorials, ``FSDP2_tutorial``).
 # - trainer, by transformers' releases: models are loaded in fp32 before 5.0.
 # - megatron-lm: tagged core_* and run as Megatron Core since it is a package; before, as its
 #   examples of 2020 to 2022.
@@ -798,6 +865,10 @@ RELEASES: Final[Mapping[Stack, tuple[Release, ...]]] = {
         *((name, day, {}) for name, day in (
             ("0.4.0", "2023-11-22"), ("0.10.0", "2024-07-03"), ("0.22.0", "2025-07-29"),
         )),
+    ),
+    "fsdp": (
+        ("2.1.0", "2023-10-04", {"holds_frozen": True}),
+        ("2.6.0", "2025-01-29", {}),
     ),
     "trainer": (
         ("4.43.0", "2024-07-23", {"setup": _EAGER}), ("4.57.0", "2025-10-03", {"setup": _EAGER}),

@@ -33,5 +33,6 @@ from .transformers import needed_bytes as needed_bytes
 from .transformers import parameter_state as parameter_state
 from .transformers import sent_bytes as sent_bytes
 from .transformers import shard_ranks as shard_ranks
+from .transformers import spread as spread
 from .transformers import token_activation_bytes as token_activation_bytes
 from .transformers import without_terms as without_terms

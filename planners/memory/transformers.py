@@ -111,6 +111,7 @@ _FULL: Final = RECOMPUTES.index("full")
 # context apart (fms-acceleration's a100_80gb.csv, Mistral 7B on one A100).
 _CACHED_SHARE: Final = 0.5
 _EAGER, _COMPILED = FUSIONS.index("eager"), FUSIONS.index("compiled")
+_LEAN: Final = FUSIONS.index("lean")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,9 +145,13 @@ class MemoryConstants:
     # times as wide: activations where nobody named the software that keeps them, logits where
     # nobody said how the loss is computed either
     unsaid_spread: float = 1.5
-    # all terms where every operator is a kernel of its own, or adapters are trained: what is kept
-    # is as the release writes the model, and lengths that vary fragment it
+    # all terms: loose_spread, where every operator is a kernel of its own, or adapters are trained
+    # (what is kept is as the release writes the model, and lengths that vary fragment it);
+    # unnamed_spread, quantised_spread: as many times again where nobody named that software, or
+    # beside a base of fewer than 16 bits: the wider of both
     loose_spread: float = 2.0
+    unnamed_spread: float = 1.5
+    quantised_spread: float = 1.2
 
 
 # Deviations of ``MemoryConstants``, one a kind.
@@ -175,6 +180,20 @@ def deviation_bytes(
         np.square(getattr(constants, f"{kind}_log_sd") * term) for kind, term in kinds.items()
     ]
     return np.asarray(np.sqrt(reduce(np.add, squares)))
+
+
+def spread(
+    constants: MemoryConstants, *, is_loose: ArrayLike, is_named: ArrayLike,
+    is_quantised: ArrayLike,
+) -> Floats:  # fmt: skip
+    """Return how many times as wide as of fused kernels a job's deviations are.
+
+    ``is_loose``: every operator is a kernel of its own, or adapters are trained; ``is_named``: the
+    user named the software, as its releases are known here; ``is_quantised``: the frozen weights.
+    """
+    unnamed = np.where(is_named, 1.0, constants.unnamed_spread)
+    again = np.maximum(unnamed, np.where(is_quantised, constants.quantised_spread, 1.0))
+    return np.where(is_loose, constants.loose_spread * again, 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,19 +323,34 @@ def _elementwise_bytes(shapes: Shapes, layouts: Layouts, software: Software) -> 
 
     The formula is of kernels fused by hand. One kernel an operator (transformers' ``LlamaRMSNorm``
     and ``LlamaMLP``): each of two norms keeps its input in fp32, which the formula counts in 16
-    bits (4 h - 2 h), and the product with its weight (2 h); the gate's activation is kept beside
-    the gate (2 f). Compiled, the backward pass computes elementwise results again from what is
-    there anyway (``torch._functorch.partitioners``): of 8 h outside products 4 h stay, of 6 f the
-    gate's and the other product's output.
+    bits (4 h - 2 h), and the product with its weight (2 h) unless that is frozen; the gate's
+    activation is kept beside the gate (2 f). Compiled, the backward pass computes elementwise
+    results again from what is there anyway (``torch._functorch.partitioners``): of 8 h outside
+    products 4 h stay, of 6 f the gate's and the other product's output.
     """
     fusion, tp = np.asarray(software.fusion), np.asarray(layouts.tp, float)
     inner = met_columns(shapes, per_token=np.asarray(shapes.experts_per_token)) / tp
     outside = np.asarray(shapes.hidden) / np.where(layouts.is_sequence_parallel, tp, 1.0)
-    eager, compiled = 8 * outside + 2 * inner, -4 * outside - 2 * inner
+    norms = np.where(np.asarray(shapes.trained_share, float) > 0, 8.0, 4.0)
+    eager, compiled = norms * outside + 2 * inner, -4 * outside - 2 * inner
     more = np.where(fusion == _EAGER, eager, np.where(fusion == _COMPILED, compiled, 0.0))
     more = np.where(np.asarray(shapes.matrices) == 3, more, 0.0)
     # Compiled, the backward pass makes them again, frozen or not.
     return np.asarray(more - np.where(fusion == _COMPILED, 0.0, software.frozen_input_bytes / tp))
+
+
+def _passed_back_bytes(shapes: Shapes, layouts: Layouts, software: Software) -> Floats:
+    """Return the gradients that exist at once in a layer's backward pass [bytes].
+
+    A gated block has those of three inner tensors beside its output's and input's, as one kernel
+    an operator makes them (Liger-Kernel's tables: 7 f + 4 h where 4 f + 2 h are kept).
+    """
+    tokens = layouts.micro_batch * np.asarray(shapes.sequence, float) / layouts.cp
+    inner = met_columns(shapes, per_token=np.asarray(shapes.experts_per_token))
+    inner = inner / np.asarray(layouts.tp, float)
+    width = 2.0 * (3 * inner + 2 * np.asarray(shapes.hidden)) * software.activation_scale
+    is_apart = np.isin(software.fusion, (_EAGER, _LEAN)) & (np.asarray(shapes.matrices) == 3)
+    return np.where(is_apart, tokens * width, 0.0)
 
 
 def in_flight(layouts: Layouts) -> Floats:
@@ -615,6 +649,7 @@ def _passing_terms(
     whole_kept = kept_bytes(shapes, layouts, software) * passed_layers_share(shapes, layouts)
     kept = layers * whole_kept * (1 - offloads)
     whole = layer_activation_bytes(shapes, layouts, software)
+    whole = whole + _passed_back_bytes(shapes, layouts, software)
     live = np.where((np.asarray(layouts.recompute) == _FULL) | (offloads != 0), whole, 0.0)
     logits = _logit_bytes(shapes, layouts, software, constants)
     is_split = np.asarray(layouts.pp) > 1

@@ -121,7 +121,8 @@ class Tally:
         self, rows: float, inner: float, columns: float, count: float, resident: float
     ) -> list[Operator]:
         rank = self.setup.adapter_rank or 0
-        trained = replace(self, setup=replace(self.setup, adapter_rank=None, base_bits=16))
+        whole = replace(self.setup, adapter_rank=None, adapter_targets=None, base_bits=16)
+        trained = replace(self, setup=whole)
         (forward, backward), (calls, backward_calls) = ADAPTER_SUM
         return [
             *trained.product("adapter", rows, inner, rank, count=count, resident=resident),

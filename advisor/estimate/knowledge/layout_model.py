@@ -31,6 +31,7 @@ from advisor.planners.core import (
     Device,
     Floats,
     LayoutParameters,
+    Precision,
     Software,
     Stack,
     TrainingSetup,
@@ -374,14 +375,32 @@ def usual_stack(work: Work, *, is_split: bool, moves_state: bool = False) -> Sta
 def _frozen_input_bytes(setup: TrainingSetup, model: Transformer) -> float:
     """Return what a layer need not keep of a token beside adapters: inputs of frozen products.
 
-    Attention's are its own, which its backward pass reads, and one input has all three of its
-    products.
+    Less what adapters keep beside them: each a copy of its input where it is cast for it. The
+    attention's own are there for its backward pass. bitsandbytes keeps the input of every product
+    (0.41, ``MatMul4Bit``).
     """
-    if not setup.has_adapters:
+    if not setup.has_adapters or setup.base_bits < 16:
         return 0.0
-    inner = (model.ffn or 4 * model.hidden) * model.experts_per_token
-    columns = (("up", model.hidden), ("down", inner))
-    return 2.0 * sum(width for name, width in columns if not setup.adapts(name))
+    copied = 0.0 if (facts := setup.facts) is None else facts.adapter_input_bytes
+    inner, ups = (model.ffn or 4 * model.hidden) * model.experts_per_token, 1 + model.is_gated
+    found = 0.0
+    for names, width, counted in (
+        (("query", "key", "value"), model.hidden, 2.0),
+        (("projection",), model.hidden, 0.0),
+        (("up",) * ups, model.hidden, 2.0),
+        (("down",), inner, 2.0),
+    ):
+        adapted = sum(map(setup.adapts, names))
+        found += width * (counted - (copied * adapted if copied else counted * (adapted > 0)))
+    return found
+
+
+def _adapter_bytes(setup: TrainingSetup, precision: Precision) -> float:
+    """Return weight, gradient and optimizer state of adapters [bytes/parameter]."""
+    if (facts := setup.facts) is not None and setup.base_bits in facts.fp32_adapters:
+        setup, precision = replace(setup, weights="fp32", gradients="fp32"), "fp32"
+    kept = (setup.weight_bytes, setup.gradient_bytes, setup.optimizer_bytes)
+    return float(model_state(*(of(precision) for of in kept)).device_bytes)
 
 
 def software_of(work: Work) -> Software:
@@ -398,11 +417,9 @@ def software_of(work: Work) -> Software:
     weight, adapters = setup.mean_weight_bytes(work.transformer, precision), 0.0
     if setup.has_adapters:
         # Their gradients and state are small, and shared out like the weights they stand beside.
-        share = setup.trainable_fraction(work.transformer)
-        own = (share * setup.gradient_bytes(precision), share * setup.optimizer_bytes(precision))
-        beside = float(model_state(0.0, *own).device_bytes)
-        weight += beside
-        adapters = beside + share * setup.weight_bytes(precision)
+        share, mean = setup.trainable_fraction(work.transformer), setup.weight_bytes(precision)
+        adapters = share * _adapter_bytes(setup, precision)
+        weight += adapters - share * mean
     kernel = KERNELS[setup.base_bits]
     software = Software(
         **adapter_work(setup, work.transformer),
@@ -446,6 +463,8 @@ def software_of(work: Work) -> Software:
         said.pop("attention", None)
     if setup.overlaps_tensor is not None:
         said.pop("overlaps_tp", None)
+    if facts.holds_frozen and setup.has_adapters:
+        said["gathers_whole"] = 1
     found = replace(software, **said)
     if not (facts.upcasts_base and setup.base_bits < 16):
         return found

@@ -62,6 +62,9 @@ _LOSSES: Final[dict[str, str]] = {
     "eager": "torch.nn.CrossEntropyLoss",
     "chunked": "torchtune.modules.loss.CEWithChunkedOutputLoss",
 }
+_ATTENTION: Final = {
+    "query": "q_proj", "key": "k_proj", "value": "v_proj", "projection": "output_proj",
+}  # fmt: skip
 
 
 def torchtune_line(
@@ -98,6 +101,10 @@ def torchtune_line(
         words.append(f"fsdp_cpu_offload={'parameters' in layout.offload}")
     if setup.base_bits == 4:
         words.append("model.quantize_base=True")
+    if setup.adapter_targets is not None:
+        modules = ",".join(word for name, word in _ATTENTION.items() if setup.adapts(name))
+        words.append(f"'model.lora_attn_modules=[{modules}]'")
+        words.append(f"model.apply_lora_to_mlp={setup.adapts('up')}")
     return " ".join(words)
 
 

@@ -59,7 +59,7 @@ from advisor.planners.layouts import (
     is_runnable,
     layout_columns,
 )
-from advisor.planners.memory import WIDTHS, MemoryParameters
+from advisor.planners.memory import WIDTHS, MemoryParameters, spread
 from advisor.planners.step import KERNELS, block_times, step_time
 from advisor.quantities import REACH_90
 
@@ -299,9 +299,13 @@ def _on_any(case: StepCase, machines: Machines) -> LayoutProblem:
 
 def _told(memory: MemoryParameters, setup: TrainingSetup) -> MemoryParameters:
     """Return the constants of memory, less sure of what nobody says how it is computed."""
-    unsaid = 1.0 if setup.named_stack is not None else memory.unsaid_spread
-    is_loose = setup.kernels == "eager" or setup.has_adapters
-    wide = dict.fromkeys(WIDTHS, memory.loose_spread if is_loose else 1.0)
+    is_named = setup.named_stack is not None
+    unsaid = 1.0 if is_named else memory.unsaid_spread
+    all_terms = spread(
+        memory, is_loose=setup.kernels == "eager" or setup.has_adapters, is_named=is_named,
+        is_quantised=setup.base_bits < 16,
+    )  # fmt: skip
+    wide = dict.fromkeys(WIDTHS, float(all_terms))
     # What is loose errs by what nobody said of it, too.
     wide["activations_log_sd"] = max(wide["activations_log_sd"], unsaid)
     if setup.loss is None:
