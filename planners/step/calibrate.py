@@ -46,7 +46,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from advisor.planners.core import Device, Work, concatenate
-from advisor.planners.step.device import PRODUCTS
 from advisor.planners.step.device_rates import Devices, all_run_as, are_measured, peaks
 
 Floats = NDArray[np.float64]
@@ -148,17 +147,14 @@ def at_batch(work: Work, micro_batch: int) -> Work:
 def job_features(work: Work) -> Floats:
     """Return how one sample of a step is made up, shape (6,), device left aside.
 
-    Logarithms of work a product, of intensity and of products, each in a unit near its standard
+    Logarithms of work a call, of intensity and of calls, each in a unit near its standard
     deviation, and the shares of convolutions and fused attention among operations and of
-    reductions in traffic. Casts and small calls are the software's: one network has the same
-    products described, recorded and rehearsed. A step without any is told by all of its calls.
+    reductions in traffic.
     """
     operators = work.operators
     grown = np.where(operators.is_update, 1.0, 1.0 / work.micro_batch)
     flop, moved = grown * operators.flop, operators.fixed_bytes + grown * operators.grown_bytes
-    is_product = np.isin(operators.kind, list(PRODUCTS | _CONVOLUTIONS))
-    products = float(operators.kernels[is_product].sum())
-    calls = max(products if products >= 1.0 else float(operators.kernels.sum()), 1.0)
+    calls = max(float(operators.kernels.sum()), 1.0)
 
     def share(of: Floats, kinds: Collection[str]) -> float:
         return float(of[np.isin(operators.kind, list(kinds))].sum() / max(of.sum(), 1.0))
