@@ -578,6 +578,7 @@ def update(
     gpu["winograd"] = {
         "compute": round(c["winograd"], 4), "memory": round(c["convolution_memory"], 4)
     }  # fmt: skip
+    values["winograd_fill_flop"] = float(f"{c['winograd_fill']:.4g}")
     gpu["matrix_convolution"] = {
         "compute": round(c["matrix_convolution"], 4), "memory": round(c["convolution_memory"], 4)
     }  # fmt: skip

@@ -45,7 +45,7 @@ PRIORS: Final = {
     "kappa": (9e11, 0.3), "kappa_ratio": (7.5, 0.25), "doubling": (3.0, 0.25),
     "product_memory": (0.8, 0.3), "stream": (0.72, 0.3), "attention": (0.5, 0.4),
     "convolution": (0.75, 0.3), "convolution_memory": (0.75, 0.3), "winograd": (1.5, 0.3),
-    "matrix_convolution": (0.75, 0.3),
+    "winograd_fill": (6e8, 0.7), "matrix_convolution": (0.75, 0.3),
     "unhidden": (0.2, 0.7), "latency": (3e-6, 0.5), "dispatch": (8e-6, 0.5),
     "depthwise": (0.1, 0.5), "engine": (0.33, 0.2), "fed": (3e-3, 0.2), "widened": (0.8, 0.3),
     "widened_depthwise": (0.5, 0.7),
@@ -62,8 +62,8 @@ DEVIATIONS: Final = ("family", "chip", "board", "host", "loop")
 # What ln(seconds) is made of: earlier pieces, and parameters and deviations of its own.
 OF: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "rate": ((), (*UNITS, "kappa", "kappa_ratio", "doubling", "kepler", "chip", "board")),
-    "compute": (("rate",), ("attention", "convolution", "winograd", "matrix_convolution",
-                            "widened", "depthwise", "widened_depthwise")),
+    "compute": (("rate",), ("attention", "convolution", "winograd", "winograd_fill",
+                            "matrix_convolution", "widened", "depthwise", "widened_depthwise")),
     "memory": ((), ("kepler", "product_memory", "stream", "convolution_memory", "family")),
     "busy": (("compute", "memory"), ("unhidden",)),
     "log_s": (("busy",), ("latency", "dispatch", "engine", "fed", "host", "loop")),
@@ -251,7 +251,8 @@ class StepModel:
         of_peak = np.where(self._is["depthwise"], c["depthwise"], 0.2)
         of_peak = np.where(is_widened & self._is["depthwise"], c["widened_depthwise"], 1) * of_peak
         rates = np.where(self._is_product, rate * of_rate, of_peak * rows.single_peak[rows.row])
-        return np.asarray(rows.flop / rates, float)
+        filling = np.where(self._is["winograd"], rows.count * c["winograd_fill"], 0.0)
+        return np.asarray((rows.flop + filling) / rates, float)
 
     def _memory(self, c: dict[str, float], deviations: list[Array], _: Pieces) -> Array:
         """Return what the traffic of every operator takes [s]."""

@@ -336,13 +336,8 @@ OWN_HOST: Final = "own "  # what the hosts of the user's own runs are called, an
 
 def own_hosts(devices: Sequence[Device], parameters: ResidualParameters) -> NDArray[np.bool_]:
     """Return on which devices the user's own runs are among the seen steps."""
-    known = _known_hosts(parameters)
+    known = set(parameters.seen.points.host.tolist())
     return np.array([OWN_HOST + d.name in known for d in devices], dtype=bool)
-
-
-@lru_cache(maxsize=4)
-def _known_hosts(parameters: ResidualParameters) -> frozenset[str]:
-    return frozenset(np.unique(parameters.seen.points.host).tolist())
 
 
 def with_own(parameters: ResidualParameters, own: SeenErrors) -> ResidualParameters:
