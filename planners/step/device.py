@@ -281,7 +281,7 @@ def copy_s(work: Work, devices: Devices, parameters: DeviceParameters) -> Floats
 def _class_rates(
     devices: Devices, kind: str, dtype: str, is_compiled: bool, parameters: DeviceParameters
 ) -> Floats:
-    """Return R [flop/s], W [bytes/s of the recorded traffic] and F_0 / R [s] of a class, (n, 3)."""
+    """Return R [flop/s], W [bytes/s of the recorded traffic], F_0 / R [s] of a class, (n, 3)."""
     runs, on_gpu = all_run_as(devices, dtype), devices.word("kind") == "gpu"
     products = all_sustained(devices, dtype, parameters)
     compute, memory = _efficiencies(devices, kind, parameters)
