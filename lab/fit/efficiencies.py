@@ -16,6 +16,8 @@ less), and of the rate of a chip and of a board. A device that was left out has 
 | ``attention``          | share of R that fused attention reaches                   | 40 %    |
 | ``convolution``        | share of R that convolutions reach; of the bandwidth      | 30 %    |
 | ``winograd``           | the same of 3 x 3 ones of stride one on vector units      | 30 %    |
+| ``winograd_fill``      | F_0: 13 to 80 multiprocessors, each with a tile of 64 x   | x 2     |
+|                        | 64 over 2,304 products                                    |         |
 | ``matrix_convolution`` | the same of all convolutions on matrix units              | 30 %    |
 | ``unhidden``           | rho                                                       | x 2     |
 | ``kepler``             | share of both rates that Kepler reaches                   | 30 %    |
