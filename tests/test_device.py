@@ -207,7 +207,9 @@ def by_hand(work: Work, device: Device, batch: float, p: DeviceParameters) -> di
         runs = runs_as(device, asked)
         share = p.efficiencies[device.kind][one.kind]
         is_convolved = one.kind in ("convolution", "winograd")
-        if is_convolved and run_on_matrix_units(Devices([device]), np.array([runs]))[0]:
+        on_matrix = run_on_matrix_units(Devices([device]), np.array([runs]))[0]
+        is_filtered = device.kind == "gpu" and one.kind == "winograd" and runs != "fp64"
+        if is_convolved and on_matrix:
             share = p.efficiencies[device.kind].get(
                 "matrix_convolution", p.efficiencies[device.kind]["convolution"]
             )
@@ -235,10 +237,11 @@ def by_hand(work: Work, device: Device, batch: float, p: DeviceParameters) -> di
             busy[one.phase] += p.split_s * one.count * (pieces > 1)
         elif is_cpu:
             slower = 1 / p.split_gain
-        c, m = times * one.flop / rate * slower, moved / memory * slower
+        n = one.count if is_cpu or one.listed is None else one.listed
+        filling = n * p.winograd_fill_flop * (is_filtered and not on_matrix)
+        c, m = (times * one.flop + filling) / rate * slower, moved / memory * slower
         took = max(c, m) + p.unhidden_fraction * min(c, m)
         parts[one.phase]["compute" if c >= m else "memory"] += took
-        n = one.count if is_cpu or one.listed is None else one.listed
         calls[one.phase] += n
         in_library = one.kind == "recurrent" or one.listed is not None
         of_python[one.phase] += n if one.phase == "forward" and not in_library else 0

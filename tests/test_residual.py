@@ -257,7 +257,7 @@ def test_what_is_measured_or_described_wrongly_leaves_its_neighbours_answers(
 
 
 @pytest.mark.parametrize("signs", [(1, -1, 1, -1, 0, 0, 0), (1, 1, 0, 0, 0, 0, 0)])
-def test_a_card_without_rows_hears_of_no_error_that_fewer_than_three_cards_share(
+def test_a_card_without_rows_hears_of_no_error_that_fewer_than_three_chips_share(
     signs: tuple[int, ...],
 ) -> None:
     seen = made_up((work(),), lambda j, g: 0.4 * signs[g])
@@ -267,6 +267,33 @@ def test_a_card_without_rows_hears_of_no_error_that_fewer_than_three_cards_share
         assert expected_errors(work(), [SHEET[card]], process).mean[0] == pytest.approx(0.0)
     own = expected_errors(work(), [SHEET[seen.points.device[0]]], process).mean[0]
     assert own * seen.of_peaks[0] > 0  # the card that was measured hears of it
+
+
+@pytest.mark.parametrize(
+    ("cards", "is_heard"),
+    [
+        (("V100-SXM2-16GB", "V100-SXM2-32GB", "V100-PCIe-16GB", "A100-SXM4-40GB"), False),
+        (("V100-SXM2-16GB", "A100-SXM4-40GB", "T4"), True),
+    ],
+)
+def test_boards_of_one_chip_are_one_witness(cards: tuple[str, ...], is_heard: bool) -> None:
+    on, errors = [SHEET[name] for name in cards], np.full(len(cards), 0.4)
+    points = error_points([work()] * len(on), on)
+    seen = credible(SeenErrors(points=points, of_peaks=errors, of_rates=errors))
+    process = replace(constants().residual, seen=seen)
+    (told,) = expected_errors(work(), [SHEET["RTX-A6000"]], process).mean
+    assert (told > 0.05) == is_heard
+
+
+@pytest.mark.parametrize("jobs", [1, 5])
+def test_what_jobs_like_it_err_by_on_its_card_does_not_explain_an_own_run_away(jobs: int) -> None:
+    """The run says that the job errs, whoever else does on that card: half of it carries over."""
+    alike = tuple(work(1024 + 16 * number) for number in range(jobs))
+    seen = credible(select(made_up(alike, lambda j, g: 0.4), np.arange(jobs) * len(GPUS)))
+    known = replace(constants(), residual=replace(constants().residual, seen=seen))
+    ran = Anchors(core_speed=None, work=work()).with_actual(SHEET["T4"], 1.0, math.exp(0.4), 0.2)
+    (moved,), _ = ran.calibration([SHEET["RTX-A6000"]], np.array([0.3]), known)
+    assert 0.2 < moved < 0.4
 
 
 def layer_models() -> list[str]:

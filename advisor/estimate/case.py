@@ -42,6 +42,7 @@ from advisor.planners.step import (
     ExpectedErrors,
     OtherJobs,
     ResidualParameters,
+    all_heard,
     are_measured,
     at_batch,
     calibrated_work,
@@ -245,7 +246,8 @@ class Anchors:
         devices = [*targets, *(self.devices[i] for i in seen)]
         bare_sd = np.r_[log_sd, [self.device_log_sd[i] for i in seen]]
         hosts = self._host_log_sd(devices, constants)
-        prior = expected_errors(self.work, devices, constants.residual, hosts)
+        process = all_heard(constants.residual) if seen else constants.residual
+        prior = expected_errors(self.work, devices, process, hosts)
         if law == "operators":
             prior = _widened(prior, self.work, devices, bare_sd, constants)
             told = np.array([self.host_log_sd[i] for i in seen])

@@ -36,7 +36,7 @@ from advisor.lab.fit.described import (
     left_out_fits,
     residuals_of,
 )
-from advisor.lab.fit.described_columns import Array, DescribedRows, MeasuredStep, columns
+from advisor.lab.fit.described_columns import Array, DescribedRows, MeasuredStep, chip_of, columns
 from advisor.lab.fit.efficiencies import StepModel
 from advisor.lab.fit.verbs import FittedFolder
 from advisor.machines import devices
@@ -220,26 +220,28 @@ def seen_errors(steps: Sequence[MeasuredStep], parameters: DeviceParameters) -> 
 def credible(seen: SeenErrors) -> SeenErrors:
     """Return errors with what no other card or job should hear of said of each row.
 
-    A job in a precision that errs by more than a factor of e in the median of its cards is
+    A job in a precision that errs by more than a factor of e in the median of its chips is
     described wrongly: that says nothing of cards, nor of other jobs. Nor does a row that lies as
     far from its job's median. Both count as if measured with an error as large. Of all others
-    another card hears where at least ``_CARDS`` cards err with one sign.
+    another card hears where at least ``_CHIPS`` chips err with one sign: boards of one chip are
+    often one suite's machines with more memory, and no second witness.
     """
+    chips = np.array([chip_of(name) for name in seen.points.device.tolist()])
     jobs = np.char.add(seen.points.name, seen.points.precision)
     heard, scatter = np.ones(jobs.size), np.broadcast_to(seen.scatter, jobs.size).copy()
     for job in np.unique(jobs):
         rows = np.flatnonzero(jobs == job)
-        errors, on = seen.of_peaks[rows], seen.points.device[rows]
-        of_cards = np.array([np.median(errors[on == card]) for card in np.unique(on)])
-        usual = float(np.median(of_cards))
+        errors, on = seen.of_peaks[rows], chips[rows]
+        of_chips = np.array([np.median(errors[on == chip]) for chip in np.unique(on)])
+        usual = float(np.median(of_chips))
         off = np.maximum(np.abs(errors - usual), abs(usual))
-        alike = max(int((of_cards > 0).sum()), int((of_cards < 0).sum()))
-        heard[rows] = (alike >= _CARDS) & (off <= 1.0)
+        alike = max(int((of_chips > 0).sum()), int((of_chips < 0).sum()))
+        heard[rows] = (alike >= _CHIPS) & (off <= 1.0)
         scatter[rows] = np.where(off > 1.0, np.maximum(off, scatter[rows]), scatter[rows])
     return replace(seen, points=replace(seen.points, heard=heard), scatter=scatter)
 
 
-_CARDS: Final = 3
+_CHIPS: Final = 3
 
 
 def seen_steps(steps: Sequence[MeasuredStep]) -> list[MeasuredStep]:
@@ -576,6 +578,7 @@ def update(
     gpu["winograd"] = {
         "compute": round(c["winograd"], 4), "memory": round(c["convolution_memory"], 4)
     }  # fmt: skip
+    values["winograd_fill_flop"] = float(f"{c['winograd_fill']:.4g}")
     gpu["matrix_convolution"] = {
         "compute": round(c["matrix_convolution"], 4), "memory": round(c["convolution_memory"], 4)
     }  # fmt: skip

@@ -16,6 +16,8 @@ less), and of the rate of a chip and of a board. A device that was left out has 
 | ``attention``          | share of R that fused attention reaches                   | 40 %    |
 | ``convolution``        | share of R that convolutions reach; of the bandwidth      | 30 %    |
 | ``winograd``           | the same of 3 x 3 ones of stride one on vector units      | 30 %    |
+| ``winograd_fill``      | F_0: 13 to 80 multiprocessors, each with a tile of 64 x   | x 2     |
+|                        | 64 over 2,304 products                                    |         |
 | ``matrix_convolution`` | the same of all convolutions on matrix units              | 30 %    |
 | ``unhidden``           | rho                                                       | x 2     |
 | ``kepler``             | share of both rates that Kepler reaches                   | 30 %    |
@@ -45,7 +47,7 @@ PRIORS: Final = {
     "kappa": (9e11, 0.3), "kappa_ratio": (7.5, 0.25), "doubling": (3.0, 0.25),
     "product_memory": (0.8, 0.3), "stream": (0.72, 0.3), "attention": (0.5, 0.4),
     "convolution": (0.75, 0.3), "convolution_memory": (0.75, 0.3), "winograd": (1.5, 0.3),
-    "matrix_convolution": (0.75, 0.3),
+    "winograd_fill": (6e8, 0.7), "matrix_convolution": (0.75, 0.3),
     "unhidden": (0.2, 0.7), "latency": (3e-6, 0.5), "dispatch": (8e-6, 0.5),
     "depthwise": (0.1, 0.5), "engine": (0.33, 0.2), "fed": (3e-3, 0.2), "widened": (0.8, 0.3),
     "widened_depthwise": (0.5, 0.7),
@@ -62,8 +64,8 @@ DEVIATIONS: Final = ("family", "chip", "board", "host", "loop")
 # What ln(seconds) is made of: earlier pieces, and parameters and deviations of its own.
 OF: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "rate": ((), (*UNITS, "kappa", "kappa_ratio", "doubling", "kepler", "chip", "board")),
-    "compute": (("rate",), ("attention", "convolution", "winograd", "matrix_convolution",
-                            "widened", "depthwise", "widened_depthwise")),
+    "compute": (("rate",), ("attention", "convolution", "winograd", "winograd_fill",
+                            "matrix_convolution", "widened", "depthwise", "widened_depthwise")),
     "memory": ((), ("kepler", "product_memory", "stream", "convolution_memory", "family")),
     "busy": (("compute", "memory"), ("unhidden",)),
     "log_s": (("busy",), ("latency", "dispatch", "engine", "fed", "host", "loop")),
@@ -251,7 +253,8 @@ class StepModel:
         of_peak = np.where(self._is["depthwise"], c["depthwise"], 0.2)
         of_peak = np.where(is_widened & self._is["depthwise"], c["widened_depthwise"], 1) * of_peak
         rates = np.where(self._is_product, rate * of_rate, of_peak * rows.single_peak[rows.row])
-        return np.asarray(rows.flop / rates, float)
+        filling = np.where(self._is["winograd"], rows.count * c["winograd_fill"], 0.0)
+        return np.asarray((rows.flop + filling) / rates, float)
 
     def _memory(self, c: dict[str, float], deviations: list[Array], _: Pieces) -> Array:
         """Return what the traffic of every operator takes [s]."""

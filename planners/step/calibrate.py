@@ -20,7 +20,8 @@ steps (``SeenErrors``) and the user's own runs of the job are rows of the same p
 |----------------------|-------|------------------------------------------------------------------|
 | kernel of jobs       | w     | exp(-d^2 / 2 l^2) of ``job_features``                            |
 | kernel of devices    | f     | the same of the logarithms of a device's rates and memory        |
-| ``heard``            | h     | 1, and 0 for a row that only its own card hears of               |
+| ``heard``            | h     | 1, and 0 for a row that only its own card hears of, and a job    |
+|                      |       | that was run itself (``all_heard``)                              |
 | ``precision``        | p     | 1, and ``other_precision`` between two precisions                |
 | ``amplitudes``       | a     | deviations of ln(seconds), fitted by evidence                    |
 | ``recorded_share``   | q     | 1, and for a recorded script, whose operators are known, less    |
@@ -335,13 +336,8 @@ OWN_HOST: Final = "own "  # what the hosts of the user's own runs are called, an
 
 def own_hosts(devices: Sequence[Device], parameters: ResidualParameters) -> NDArray[np.bool_]:
     """Return on which devices the user's own runs are among the seen steps."""
-    known = _known_hosts(parameters)
+    known = set(parameters.seen.points.host.tolist())
     return np.array([OWN_HOST + d.name in known for d in devices], dtype=bool)
-
-
-@lru_cache(maxsize=4)
-def _known_hosts(parameters: ResidualParameters) -> frozenset[str]:
-    return frozenset(np.unique(parameters.seen.points.host).tolist())
 
 
 def with_own(parameters: ResidualParameters, own: SeenErrors) -> ResidualParameters:
@@ -369,6 +365,20 @@ def expected_errors(
         log_sd = np.where(heard, host_log_sd, 0.0).tolist()
     at = error_points([work] * len(devices), devices, hosts, log_sd, [ASKED] * len(devices))
     return errors_at(at, are_measured(Devices.of(devices), work.precision), parameters)
+
+
+@lru_cache(maxsize=4)
+def all_heard(parameters: ResidualParameters) -> ResidualParameters:
+    """Return the process where every row that is not doubted is heard on every card.
+
+    What a job ran at itself is to be divided between it and its card. If rows like it on that card
+    count as the card's alone, as they do where no run of the job says otherwise (``heard``), they
+    explain the run away, and nothing of it is left to carry over.
+    """
+    seen = parameters.seen
+    is_doubted = np.broadcast_to(seen.scatter, len(seen.points)) > CLOCK_LOG_SD
+    points = replace(seen.points, heard=np.where(is_doubted, seen.points.heard, 1.0))
+    return replace(parameters, seen=replace(seen, points=points))
 
 
 def errors_at(

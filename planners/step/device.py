@@ -4,7 +4,8 @@ Every operator takes the larger of its arithmetic and its memory traffic, plus t
 smaller one that the kernel cannot hide; the device starts kernels no faster than the host hands
 them over:
 
-    t_k = max(C_k, M_k) + rho min(C_k, M_k) + n_k l         C_k = F_k / R,  M_k = B_k / W
+    t_k = max(C_k, M_k) + rho min(C_k, M_k) + n_k l
+    C_k = (F_k + n_k F_0) / R,  M_k = B_k / W
     t   = max(sum_k t_k, sum_k n_k h)
 
 A recorded script's calls are started by a host that nobody has seen: h is log-normal around the
@@ -34,6 +35,8 @@ On a processor C and M are those of all its cores. A call of few elements leaves
 | rate of products        | R     | sustained products x efficiency of the class [flop/s]      |
 | rate of memory          | W     | memory bandwidth x efficiency of the class [bytes/s]       |
 | ``count``               | n     | calls                                                      |
+| ``winograd_fill_flop``  | F_0   | of a 3 x 3 convolution on vector units: what idles while   |
+|                         |       | few tiles fill a card, whatever the batch; 0 of all others |
 | ``latency_s``           | l     | what a call takes on the device however small [s]          |
 | ``dispatch_s``          | h     | what a call takes on the host [s]                          |
 | a batch's inputs        | I     | what the loader hands over for a micro-batch [bytes]       |
@@ -197,6 +200,7 @@ class _Rates:
 
     compute: NDArray[np.float64]
     memory: NDArray[np.float64]
+    fill_s: NDArray[np.float64]  # of a call, whatever its size [s]
     latency_s: NDArray[np.float64]  # (n_devices,)
     dispatch_s: NDArray[np.float64]  # (n_devices,)
     host_log_sd: NDArray[np.float64]  # (n_devices,); of ``dispatch_s``
@@ -248,6 +252,7 @@ class _Rates:
         return cls(
             compute=by_pair[index, 0].T,
             memory=by_pair[index, 1].T,
+            fill_s=by_pair[index, 2].T,
             latency_s=devices.by_word("kind", parameters.latency_s, np.nan) * launches,
             dispatch_s=np.where(is_recorded | (call_s > 0), usual_s * slower, usual_s) * launches,
             host_log_sd=np.where(is_recorded, parameters.host_log_sd * known, 0.0),
@@ -276,7 +281,7 @@ def copy_s(work: Work, devices: Devices, parameters: DeviceParameters) -> Floats
 def _class_rates(
     devices: Devices, kind: str, dtype: str, is_compiled: bool, parameters: DeviceParameters
 ) -> Floats:
-    """Return R [flop/s] and W [bytes/s of the recorded traffic] of a class, (n_devices, 2)."""
+    """Return R [flop/s], W [bytes/s of the recorded traffic], F_0 / R [s] of a class, (n, 3)."""
     runs, on_gpu = all_run_as(devices, dtype), devices.word("kind") == "gpu"
     products = all_sustained(devices, dtype, parameters)
     compute, memory = _efficiencies(devices, kind, parameters)
@@ -294,15 +299,15 @@ def _class_rates(
         rate = np.where(single > 0, single, products / 16)
     rate = rate * _widened(devices, kind, dtype, parameters) * compute
     if kind not in _OTHER_PRODUCTS:
-        is_double = (runs == "fp64") & on_gpu
-        double = np.minimum(rate, products)
-        if kind in _CONVOLUTIONS:
-            double = _DOUBLE_CONVOLUTION * products
-        rate = np.where(is_double, double, rate)
+        is_convolved = kind in _CONVOLUTIONS
+        double = _DOUBLE_CONVOLUTION * products if is_convolved else np.minimum(rate, products)
+        rate = np.where((runs == "fp64") & on_gpu, double, rate)
     memory = devices.fact("memory_bytes_per_s") * memory * shares_of_rates(devices, parameters)
     if is_compiled and kind not in PRODUCTS:
         memory = memory / parameters.compiled_traffic_fraction
-    return np.stack([rate, memory], axis=1)
+    is_filtered = on_gpu & (kind == "winograd") & ~run_on_matrix_units(devices, runs)
+    fill_s = np.where(is_filtered & (runs != "fp64"), parameters.winograd_fill_flop / rate, 0.0)
+    return np.stack([rate, memory, fill_s], axis=1)
 
 
 def _efficiencies(
@@ -340,6 +345,7 @@ def _phase(
     """
     rows = np.asarray(table.phase == phase, bool)
     flop_s = table.flop[rows] / rates.compute[:, rows]  # at the recorded batch
+    filling_s = table.kernels[rows] * rates.fill_s[:, rows]
     grown_s = table.grown_bytes[rows] / rates.memory[:, rows]
     fixed_s = table.fixed_bytes[rows] / rates.memory[:, rows]
     compute = np.empty((len(flop_s), scale.size))
@@ -347,7 +353,7 @@ def _phase(
     for j, s in enumerate(scale):
         idle, is_split = _idle_cores(table, rows, rates, s)
         meeting[:, j] = rates.split_s * (is_split * table.count[rows]).sum(axis=1)
-        c, m = s * flop_s * idle, (s * grown_s + fixed_s) * idle
+        c, m = (s * flop_s + filling_s) * idle, (s * grown_s + fixed_s) * idle
         is_compute_bound = c >= m
         t = np.maximum(c, m) + rates.unhidden * np.minimum(c, m)
         compute[:, j] = np.where(is_compute_bound, t, 0.0).sum(axis=1)

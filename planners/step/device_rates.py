@@ -35,6 +35,8 @@ class DeviceParameters:
     # e: share of the datasheet peak that large products sustain on a device without a measured
     # rate and with power to spare
     sustained_fraction: Mapping[str, Mapping[str, float]]
+    # F_0: what a 3 x 3 convolution on vector units takes besides, as operations of a call
+    winograd_fill_flop: float
     # e of fp32 products on GPUs: ``"separate"`` units for integers, ``"shared"`` ones (two units
     # of which one also takes integers: GA10x, Ada), ``"single"`` (Pascal and before)
     vector_fraction: Mapping[str, float]
