@@ -499,7 +499,9 @@ def _as_recipes_schedule(space: SearchSpace, work: Work) -> SearchSpace:
     (nearly all in fp16).
     """
     model, is_unsaid = work.transformer, work.setup.stack is None
-    if not (model and is_unsaid and work.precision == "bf16" and space.schedules == SPACE.schedules):
+    if not (
+        model and is_unsaid and work.precision == "bf16" and space.schedules == SPACE.schedules
+    ):
         return space
     if transformer_parameters(model) < _LEAST_IN_STAGES:
         return space

@@ -53,6 +53,9 @@ def command_line(
     trains a few steps on made-up tokens, so that the layout can be tried.
     """
     launcher = torchrun(nodes, per_node, environment=environment(layout, precision))
+    if setup.has_adapters:
+        words = [launcher, *launcher_arguments.split(), _RECIPE_LINE]
+        return " ".join([*words, *_recipe_overrides(layout, transformer, setup, precision)])
     script = "pretrain_gpt.py" if transformer.is_causal else "pretrain_bert.py"
     arguments = megatron_arguments(
         layout, transformer, layers=layers, setup=setup, precision=precision
@@ -63,6 +66,47 @@ def command_line(
     )
     words = [launcher, *launcher_arguments.split(), script, *arguments]
     return " ".join(words) + f" ${{TRAINING_ARGS:-{trial}}}"
+
+
+# Adapters are trained by the recipes of Megatron-Bridge (``scripts/training/run_recipe.py``); the
+# model's recipe, its checkpoint and the data are the user's.
+_RECIPE_LINE: Final = (
+    "run_recipe.py --recipe ${RECIPE:-llama3_70b_peft_config} --dataset llm-finetune "
+    "--peft_scheme lora"
+)
+_MIXED: Final = {"bf16": "bf16_mixed", "fp8": "bf16_with_fp8_current_scaling_mixed"}
+
+
+def _recipe_overrides(
+    layout: Layout, transformer: Transformer, setup: TrainingSetup, precision: Precision
+) -> list[str]:
+    some = layout.partial_layers
+    stages = _uneven(transformer.layers, layout.pp) if layout.virtual_stages == 1 else None
+    moved = min(some or transformer.layers, transformer.layers - 1)
+    return [
+        f"peft.dim={setup.adapter_rank} mixed_precision={_MIXED[precision]}",
+        f"model.seq_length={transformer.sequence}",
+        f"train.global_batch_size={layout.global_batch}",
+        f"train.micro_batch_size={layout.micro_batch}",
+        f"model.tensor_model_parallel_size={layout.tp}",
+        f"model.pipeline_model_parallel_size={layout.pp}",
+        f"model.context_parallel_size={layout.cp}",
+        f"model.sequence_parallel={str(layout.is_sequence_parallel).lower()}",
+        f"ddp.use_distributed_optimizer={str(layout.zero_stage > 0).lower()}",
+        *_where(
+            (layout.ep > 1, f"model.expert_model_parallel_size={layout.ep}"),
+            (layout.etp, f"model.expert_tensor_parallel_size={layout.etp}"),
+            (layout.virtual_stages > 1,
+             f"model.virtual_pipeline_model_parallel_size={layout.virtual_stages}"),
+            (stages, f"'model.pipeline_model_parallel_layout={pipeline_layout(stages or ())}'"),
+            (layout.recompute != "none", f"model.recompute_granularity={layout.recompute}"),
+            (layout.recompute == "full",
+             f"model.recompute_method={'block' if some else 'uniform'} "
+             f"model.recompute_num_layers={some or 1}"),
+            ("activations" in layout.offload,
+             f"model.cpu_offloading=true model.cpu_offloading_num_layers={moved}"),
+        ),
+    ]  # fmt: skip
 
 
 def environment(layout: Layout, precision: Precision) -> dict[str, str]:
