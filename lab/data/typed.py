@@ -125,7 +125,7 @@ def _line(name: str, line: str, quantity: str, unit: str, truth: Any, **more: An
 # Tables of a repository that is the software itself -> what its user names.
 STACKS: Final = {
     "torchtitan": "torchtitan", "llm_foundry_mpt": "llm-foundry", "megatron_sc21": "megatron-lm",
-    "megatron_jan2021": "megatron-lm", "megatron_seqsel": "megatron-lm", "nemo_2407": "nemo",
+    "megatron_jan2021": "megatron-lm", "megatron_seqsel": "megatron-lm@3.0.2", "nemo_2407": "nemo",
     "nemo_bridge": "nemo", "dgxc_bench": "nemo",
 }  # fmt: skip
 _OF_LAYOUTS: Final = (
