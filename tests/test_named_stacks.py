@@ -242,7 +242,7 @@ def test_adapters_over_several_ranks_are_started_by_nemos_recipe_as_they_are_pla
         assert int(words[f"model.{of_recipe}_parallel_size"]) == layout[name]
     for more in (["--base-bits", "4"], ["--stack", "megatron-core"]):
         refused = CliRunner().invoke(app, [*line, *more])
-        assert refused.exit_code == 3
+        assert isinstance(refused.exception, PlanningError)
 
 
 def test_megatron_recomputes_in_part_since_its_third_release() -> None:
