@@ -6,6 +6,7 @@ layout alone (variables of the environment, switches that come together) is writ
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -71,8 +72,8 @@ def command_line(
 # Adapters are trained by the recipes of Megatron-Bridge (``scripts/training/run_recipe.py``); the
 # model's recipe, its checkpoint and the data are the user's.
 _RECIPE_LINE: Final = (
-    "run_recipe.py --recipe ${RECIPE:-llama3_70b_peft_config} --dataset llm-finetune "
-    "--peft_scheme lora"
+    "run_recipe.py --recipe ${RECIPE:?such_as_llama3_70b_peft_config} "
+    "--dataset llm-finetune --peft_scheme lora"
 )
 _MIXED: Final = {"bf16": "bf16_mixed", "fp8": "bf16_with_fp8_current_scaling_mixed"}
 
@@ -80,33 +81,24 @@ _MIXED: Final = {"bf16": "bf16_mixed", "fp8": "bf16_with_fp8_current_scaling_mix
 def _recipe_overrides(
     layout: Layout, transformer: Transformer, setup: TrainingSetup, precision: Precision
 ) -> list[str]:
-    some = layout.partial_layers
-    stages = _uneven(transformer.layers, layout.pp) if layout.virtual_stages == 1 else None
-    moved = min(some or transformer.layers, transformer.layers - 1)
+    """Return the fields of a recipe: nearly all are called as Megatron-LM's arguments are."""
+    model = " ".join((
+        f"--tensor-model-parallel-size {layout.tp} --pipeline-model-parallel-size {layout.pp}",
+        f"--seq-length {transformer.sequence}",
+        *_parallel_arguments(layout, transformer, layout.pp, None),
+        *_memory_arguments(layout, transformer),
+    ))  # fmt: skip
+    stages = f"virtual-pipeline-model-parallel-size {layout.virtual_stages}"
+    model = re.sub(r"num-layers-per-virtual-pipeline-stage \d+", stages, model)
+    model = model.replace("--cpu-offloading-num", "--cpu-offloading --cpu-offloading-num")
+    fields = re.findall(r"--(\S+)(?: (?!--)(\S+))?", model)
     return [
         f"peft.dim={setup.adapter_rank} mixed_precision={_MIXED[precision]}",
-        f"model.seq_length={transformer.sequence}",
         f"train.global_batch_size={layout.global_batch}",
         f"train.micro_batch_size={layout.micro_batch}",
-        f"model.tensor_model_parallel_size={layout.tp}",
-        f"model.pipeline_model_parallel_size={layout.pp}",
-        f"model.context_parallel_size={layout.cp}",
-        f"model.sequence_parallel={str(layout.is_sequence_parallel).lower()}",
         f"ddp.use_distributed_optimizer={str(layout.zero_stage > 0).lower()}",
-        *_where(
-            (layout.ep > 1, f"model.expert_model_parallel_size={layout.ep}"),
-            (layout.etp, f"model.expert_tensor_parallel_size={layout.etp}"),
-            (layout.virtual_stages > 1,
-             f"model.virtual_pipeline_model_parallel_size={layout.virtual_stages}"),
-            (stages, f"'model.pipeline_model_parallel_layout={pipeline_layout(stages or ())}'"),
-            (layout.recompute != "none", f"model.recompute_granularity={layout.recompute}"),
-            (layout.recompute == "full",
-             f"model.recompute_method={'block' if some else 'uniform'} "
-             f"model.recompute_num_layers={some or 1}"),
-            ("activations" in layout.offload,
-             f"model.cpu_offloading=true model.cpu_offloading_num_layers={moved}"),
-        ),
-    ]  # fmt: skip
+        *(f"model.{name.replace('-', '_')}={value or 'true'}" for name, value in fields),
+    ]
 
 
 def environment(layout: Layout, precision: Precision) -> dict[str, str]:
