@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from advisor.cli.program import app
 from advisor.jobs import Job
 from advisor.jobs.load import write_job
-from advisor.planners.core.setup import STACKS
+from advisor.planners.core.setup import STACKS, Stack
 
 RUN = Path(__file__).parent / "golden" / "run-schema-1"
 CNN = "--cnn 224:64:3x256,4x512,6x1024,3x2048:bottleneck --precision fp16 --total-samples 115M"
@@ -189,7 +189,7 @@ def test_what_is_measured_of_a_card_of_100_gbit_is_that_card(ask: Ask, measured:
 
 
 @pytest.mark.parametrize("stack", STACKS)
-def test_a_stack_shards_a_model_in_units_as_it_does_a_transformer(ask: Ask, stack: str) -> None:
+def test_a_stack_shards_a_model_in_units_as_it_does_a_transformer(ask: Ask, stack: Stack) -> None:
     """Whether machines are equal or not: ``fsdp`` kept it whole on equal ones, and was slower."""
     facts = STACKS[stack]
     for cluster in ("2x8xV100@100Gbps", "8xV100@100Gbps, 8xV100@50Gbps"):

@@ -247,7 +247,9 @@ def test_adapters_over_several_ranks_are_started_by_nemos_recipe_as_they_are_pla
 
 def test_megatron_recomputes_in_part_since_its_third_release() -> None:
     found = {
-        release: planned(f"megatron-lm@{release}", "8x8xA100-80GB@1600Gbps", LLAMA_70B, 64)
+        release: planned(
+            cast(Stack, f"megatron-lm@{release}"), "8x8xA100-80GB@1600Gbps", LLAMA_70B, 64
+        )
         for release in ("2.5", "3.0.2")
     }
     assert found["2.5"].best.layout.recompute == "full"

@@ -202,8 +202,9 @@ GPT_7B = "--layers 32 --hidden 4096 --heads 32 --sequence 2048 --batch 512"
 def planned(*words: str) -> dict[str, Any]:
     done = RUN.invoke(app, ["plan", "--cluster", "16x8xH100@3200Gbps", *words, "--json"])
     assert done.exit_code == 0, done.output
-    record: dict[str, Any] = json.loads(done.stdout)
-    return (record["front"] or record["plans"])[0]
+    record = json.loads(done.stdout)
+    best: dict[str, Any] = (record["front"] or record["plans"])[0]
+    return best
 
 
 def test_stages_that_nobody_names_interleave_where_recipes_do_and_not_where_that_is_asked() -> (

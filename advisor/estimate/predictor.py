@@ -40,7 +40,7 @@ from advisor.estimate.ways.programs import program_columns
 from advisor.estimate.ways.recorded_units import check_space
 from advisor.jobs import NO_LENGTH, Job, as_commonly_run, load_job
 from advisor.machines import catalogue_fleet, limited_fleet, slowed_by_baseline
-from advisor.planners.core import HOUR_S, STACKS, Device, Work, transformer_parameters
+from advisor.planners.core import HOUR_S, Device, Work, transformer_parameters
 from advisor.planners.layouts import SearchSpace
 from advisor.planners.step import Devices, is_known_by_runs, step_time, steps_s, unmeasured
 
@@ -499,13 +499,16 @@ def _as_recipes_schedule(space: SearchSpace, work: Work) -> SearchSpace:
     (nearly all in fp16).
     """
     model, is_unsaid = work.transformer, work.setup.stack is None
-    if not (
-        model and is_unsaid and work.precision == "bf16" and space.schedules == SPACE.schedules
+    if (
+        not model
+        or not is_unsaid
+        or work.precision != "bf16"
+        or space.schedules != SPACE.schedules
     ):
         return space
     if transformer_parameters(model) < _LEAST_IN_STAGES:
         return space
-    return replace(space, schedules=STACKS["nemo"].schedules)
+    return replace(space, schedules=("1f1b", "interleaved"))
 
 
 def completed(
