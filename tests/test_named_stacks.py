@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from functools import cache
 from typing import Any, Final, cast
 
 import pytest
+from typer.testing import CliRunner
 
 from advisor.answer import Estimate
 from advisor.catalogue import Catalogue
+from advisor.cli.program import app
 from advisor.errors import UsageError
 from advisor.estimate.knowledge.layout_model import load
 from advisor.estimate.plan import Plan
@@ -222,3 +225,33 @@ def test_casts_of_their_own_never_make_low_precision_faster(card: str) -> None:
 
     assert step_s(1, 0) < step_s(1, 1) < step_s(0, 1)
     assert step_s(0, 0) == step_s(0, 1)  # in 16 bits nothing is cast
+
+
+def test_adapters_over_several_ranks_are_started_by_nemos_recipe_as_they_are_planned() -> None:
+    job = "--layers 80 --hidden 8192 --heads 64 --sequence 4096 --batch 8 --lora 16"
+    line = ["plan", "--cluster", "4x8xH200", *job.split(), "--precision", "fp8"]
+    done = CliRunner().invoke(app, [*line, "--json"])
+    assert done.exit_code == 0, done.output
+    best = json.loads(done.stdout)["plans"][0]
+    layout, text = best["layout"], best["commands"][0]["command"]
+    assert layout["tp"] * layout["pp"] * layout["cp"] > 1  # 8 samples have no 32 ranks
+    assert layout["zero_stage"] < 2
+    words = dict(word.split("=") for word in text.split() if word.startswith(("model.", "peft.")))
+    assert words["peft.dim"] == "16"
+    for of_recipe, name in (("tensor_model", "tp"), ("pipeline_model", "pp"), ("context", "cp")):
+        assert int(words.get(f"model.{of_recipe}_parallel_size", 1)) == layout[name]
+    for more in (["--base-bits", "4"], ["--stack", "megatron-core"]):
+        refused = CliRunner().invoke(app, [*line, *more])
+        assert isinstance(refused.exception, PlanningError)
+
+
+def test_megatron_recomputes_in_part_since_its_third_release() -> None:
+    found = {
+        release: planned(
+            cast(Stack, f"megatron-lm@{release}"), "8x8xA100-80GB@1600Gbps", LLAMA_70B, 64
+        )
+        for release in ("2.5", "3.0.2")
+    }
+    assert found["2.5"].best.layout.recompute == "full"
+    assert found["3.0.2"].best.layout.recompute == "selective"
+    assert found["3.0.2"].best.step_time_s.value < found["2.5"].best.step_time_s.value

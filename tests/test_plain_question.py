@@ -242,6 +242,10 @@ def test_a_split_model_runs_in_megatron_and_adapters_on_the_trainer_where_nobody
     assert usual("fp16", is_split=True) == "megatron-lm"
     assert usual(adapter_rank=8) == "trl"
     assert usual(weights="bf16") == "trl"
+    # Only NeMo divides what has adapters, or has its products in 8 bits; none of 4-bit weights.
+    assert usual(adapter_rank=8, is_split=True) == "nemo"
+    assert usual("fp8", adapter_rank=8) == "nemo"
+    assert usual(adapter_rank=8, base_bits=4, is_split=True) == "trl"
 
 
 def test_a_named_stack_narrows_the_interval() -> None:

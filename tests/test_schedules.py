@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -192,3 +193,27 @@ def test_stacks_run_what_they_choose() -> None:
     for facts in STACKS.values():
         if "pp" in facts.degrees:
             assert set(facts.schedules) <= set(facts.able_schedules)
+
+
+GPT_3 = "--layers 96 --hidden 12288 --heads 96 --sequence 2048 --batch 512"
+GPT_7B = "--layers 32 --hidden 4096 --heads 32 --sequence 2048 --batch 512"
+
+
+def planned(*words: str) -> dict[str, Any]:
+    done = RUN.invoke(app, ["plan", "--cluster", "16x8xH100@3200Gbps", *words, "--json"])
+    assert done.exit_code == 0, done.output
+    record = json.loads(done.stdout)
+    best: dict[str, Any] = (record["front"] or record["plans"])[0]
+    return best
+
+
+def test_stages_that_nobody_names_interleave_where_recipes_do_and_not_where_that_is_asked() -> (
+    None
+):
+    open_, asked = planned(*GPT_3.split()), planned(*GPT_3.split(), "--schedule", "1f1b")
+    assert open_["layout"]["pp"] > 1
+    assert open_["layout"]["schedule"] == "interleaved"
+    assert asked["layout"]["virtual_stages"] == 1
+    assert open_["step_time_s"]["value"] < asked["step_time_s"]["value"]
+    # No recipe has stages for a model that sharded data parallelism holds.
+    assert planned(*GPT_7B.split())["layout"]["virtual_stages"] == 1

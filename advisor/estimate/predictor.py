@@ -20,7 +20,7 @@ from advisor.catalogue import Catalogue, OfferFilter, Offers, Pricing, TableRow,
 from advisor.errors import UsageError
 from advisor.estimate.answer import candidate, explanation, on_demand_price, reasons
 from advisor.estimate.best import best_columns
-from advisor.estimate.case import Anchors, Constants, StepCase, constants, host_anchor
+from advisor.estimate.case import SPACE, Anchors, Constants, StepCase, constants, host_anchor
 from advisor.estimate.completion import (
     Completion,
     SideCosts,
@@ -40,7 +40,7 @@ from advisor.estimate.ways.programs import program_columns
 from advisor.estimate.ways.recorded_units import check_space
 from advisor.jobs import NO_LENGTH, Job, as_commonly_run, load_job
 from advisor.machines import catalogue_fleet, limited_fleet, slowed_by_baseline
-from advisor.planners.core import HOUR_S, Device, Work
+from advisor.planners.core import HOUR_S, Device, Work, transformer_parameters
 from advisor.planners.layouts import SearchSpace
 from advisor.planners.step import Devices, is_known_by_runs, step_time, steps_s, unmeasured
 
@@ -198,9 +198,10 @@ class Predictor:
         if own is not None:
             layout = replace(constants.layout, parameters=own.parameters)
             constants = replace(constants, layout=layout)
-        case = StepCase(
+        return StepCase(
             job=job,
             work=job.work,
+            space=_as_recipes_schedule(SPACE if space is None else space, job.work),
             fleet=machines,
             anchors=anchors,
             constants=constants,
@@ -210,7 +211,6 @@ class Predictor:
             clusters=self.own_runs.clusters(job, job.work),
             believed=self.own_runs.believed(job, job.work) if believes else None,
         )
-        return case if space is None else replace(case, space=space)
 
     def physics_columns(
         self,
@@ -485,6 +485,30 @@ def commonly_run(job: Job, space: SearchSpace | None) -> Job:
     moves = asked.offloads_alone and "zero_stages" in asked.fixed
     stack = usual_stack(work, is_split=is_split, moves_state=moves)
     return job if stack is None else replace(job, work=as_commonly_run(work, stack))
+
+
+# Parameters from which on NeMo's recipes have stages (Nemotron 22B, four of them).
+_LEAST_IN_STAGES: Final = 20e9
+
+
+def _as_recipes_schedule(space: SearchSpace, work: Work) -> SearchSpace:
+    """Return the space with the schedules of whoever runs stages that nobody says how to run.
+
+    In bf16 these are NeMo's recipes, as where a degree is asked for (``usual_stack``): of the
+    published runs with stages 50 of 54 on Hopper and Blackwell interleave, 4 of 842 on older cards
+    (nearly all in fp16).
+    """
+    model, is_unsaid = work.transformer, work.setup.stack is None
+    if (
+        not model
+        or not is_unsaid
+        or work.precision != "bf16"
+        or space.schedules != SPACE.schedules
+    ):
+        return space
+    if transformer_parameters(model) < _LEAST_IN_STAGES:
+        return space
+    return replace(space, schedules=("1f1b", "interleaved"))
 
 
 def completed(

@@ -125,7 +125,7 @@ def _line(name: str, line: str, quantity: str, unit: str, truth: Any, **more: An
 # Tables of a repository that is the software itself -> what its user names.
 STACKS: Final = {
     "torchtitan": "torchtitan", "llm_foundry_mpt": "llm-foundry", "megatron_sc21": "megatron-lm",
-    "megatron_jan2021": "megatron-lm", "megatron_seqsel": "megatron-lm", "nemo_2407": "nemo",
+    "megatron_jan2021": "megatron-lm", "megatron_seqsel": "megatron-lm@3.0.2", "nemo_2407": "nemo",
     "nemo_bridge": "nemo", "dgxc_bench": "nemo",
 }  # fmt: skip
 _OF_LAYOUTS: Final = (
@@ -268,7 +268,8 @@ def blackwell(shared: Path) -> Iterator[Line]:
         )  # fmt: skip
 
 
-# MLPerf's language models, as its reference implementations describe them.
+# MLPerf's language models, as its reference implementations describe them. All of these entries
+# run in fp8, as their own settings say (``FP8=True``, ``config_fp8.sh``).
 _MLPERF: Final = {
     "gpt3": "--layers 96 --hidden 12288 --heads 96 --vocabulary 51200 --sequence 2048",
     "llama2_70b_lora": "--layers 80 --hidden 8192 --heads 64 --kv-heads 8 --ffn 28672 --gated "
@@ -286,7 +287,7 @@ def mlperf(shared: Path) -> Iterator[Line]:
     rows = rows[rows.accelerators.isin([8, 16, 32, 64, 128, 256, 512, 1024])]
     for name, here in rows.groupby("benchmark"):
         for row in spread(here, 2, ("accelerator", "accelerators", "round")).itertuples():
-            job = f"{_MLPERF[str(name)]} {_flags(batch=row.global_batch)}"
+            job = f"{_MLPERF[str(name)]} {_flags(batch=row.global_batch)} --precision fp8"
             yield _line(
                 f"mlperf-{row.Index}", _on(job, row.accelerator, row.accelerators),
                 "throughput", "samples/s", row.samples_per_s,

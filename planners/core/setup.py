@@ -840,7 +840,7 @@ STACKS: Final[Mapping[Stack, StackFacts]] = {
 #   FSDP2, public since 2.6, does not (pytorch/tutorials, ``FSDP2_tutorial``).
 # - trainer, by transformers' releases: models are loaded in fp32 before 5.0.
 # - megatron-lm: tagged core_* and run as Megatron Core since it is a package; before, as its
-#   examples of 2020 to 2022.
+#   examples of 2020 to 2022; ``--recompute-activations`` (selective) since 3.0.
 # - nemo, megatron-core: Megatron-FSDP (ZeRO 3) since core 0.14 (its changelog: renamed from
 #   ``custom_fsdp``), whose container is 25.09.
 Release = tuple[str, str, Mapping[str, Any]]
@@ -875,7 +875,8 @@ RELEASES: Final[Mapping[Stack, tuple[Release, ...]]] = {
         ("5.0.0", "2026-01-26", {}), ("5.24.0", "2026-11-21", {}),
     ),
     "megatron-lm": (
-        ("1.1.5", "2020-10", {}), ("2.5", "2021-08", {}), ("3.0.2", "2022-12", {}),
+        ("1.1.5", "2020-10", {}), ("2.5", "2021-08", {}),
+        ("3.0.2", "2022-12", {"recomputes": ("selective", "full")}),
         ("core_0.2.0", "2023-06-15", _CORE), ("core_0.9.0", "2024-10-24", _CORE),
         ("core_0.19.2", "2026-09-18", _CORE),
     ),

@@ -159,6 +159,10 @@ def _updates_after(source: str) -> FrameworkRule:
     )
 
 
+def _adapts_in_nemo(setup: TrainingSetup, precision: Precision) -> bool:
+    return setup.stack == "nemo" and setup.base_bits == 16 and precision in ("bf16", "fp8")
+
+
 _CORE: Final = "megatron/core/"
 _ARGUMENTS: Final = "megatron/training/arguments.py: validate_args"
 _TRANSFORMER: Final = _CORE + "transformer/transformer_config.py: __post_init__"
@@ -264,9 +268,14 @@ MEGATRON: Final[tuple[FrameworkRule, ...]] = (
     ),
     _runs_in(_ARGUMENTS, "bf16", "fp16", "fp8", "fp4", "tf32", "fp32"),
     FrameworkRule(
-        "pretrain_gpt.py trains all weights: no adapters, no frozen layers",
-        _ARGUMENTS + " (no such argument)",
-        lambda c: not (c.setup.has_adapters or c.setup.frozen_fraction > 0),
+        "pretrain_gpt.py trains all weights: no adapters but NeMo's to 16-bit bases in bf16 or "
+        "fp8 and without Megatron-FSDP; no frozen layers",
+        _ARGUMENTS + " (no such argument); megatron/bridge/recipes/llama: llama3_70b_peft_config",
+        lambda c: (
+            _adapts_in_nemo(c.setup, c.precision) & (c.zero_stage < 2)
+            if c.setup.has_adapters
+            else c.setup.frozen_fraction == 0
+        ),
     ),
     FrameworkRule(
         "16-bit weights have fp32 master copies",

@@ -32,6 +32,7 @@ from advisor.planners.core import (
     Recompute,
     Schedule,
     Shapes,
+    StackFacts,
     Transformer,
     chunk_layers,
     device_parameters,
@@ -117,6 +118,12 @@ class SearchSpace:
     swaps: bool = False
     # steps between two averagings of such peers; None leaves it to the planner
     average_every: int | None = None
+
+    def sharded_as(self, facts: StackFacts | None) -> SearchSpace:
+        """Return the space, with ZeRO stages that nobody asked for as a stack has them."""
+        if facts is None or self.zero_stages != SearchSpace().zero_stages:
+            return self
+        return replace(self, zero_stages=facts.zero_stages, always_shards=facts.always_shards)
 
     @property
     def fixed(self) -> dict[str, object]:

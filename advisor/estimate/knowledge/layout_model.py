@@ -355,17 +355,19 @@ def usual_stack(work: Work, *, is_split: bool, moves_state: bool = False) -> Sta
 
     None is a loop of one's own in PyTorch: data parallel in fp32 or 16 bits. Fine-tuning
     (adapters, or weights without an fp32 copy) is TRL's SFTTrainer's, whose loss is chunked as
-    today's fine-tuning tools have it. Products in 8 bits and fewer are
-    those of Transformer Engine, which NeMo's recipes turn on. A model that its user splits
-    (``is_split``: a degree of tensor, pipeline, context or expert parallelism is asked for) runs
-    in Megatron: by NeMo's recipes in bf16; fp16 and its loss scaling are of the releases before
-    Megatron Core (those of all published runs that were split in fp16). A ZeRO stage with offload
-    (``moves_state``) is asked of DeepSpeed.
+    today's fine-tuning tools have it; of adapters that are split, or in 8 bits, NeMo's, as nothing
+    else does either. Products in 8 bits and fewer are those of Transformer Engine, which NeMo's
+    recipes turn on. A model that its user splits (``is_split``: a degree of tensor, pipeline,
+    context or expert parallelism is asked for) runs in Megatron: by NeMo's recipes in bf16; fp16
+    and its loss scaling are of the releases before Megatron Core (those of all published runs that
+    were split in fp16). A ZeRO stage with offload (``moves_state``) is asked of DeepSpeed.
     """
-    setup = work.setup
+    setup, is_narrow = work.setup, PRECISION_BYTES[work.precision] == 1
+    if setup.has_adapters and setup.base_bits == 16 and (is_split or is_narrow):
+        return "nemo"
     if _is_tuned_finely(setup):
         return "trl" if setup.kernels == "eager" else None
-    if PRECISION_BYTES[work.precision] == 1:
+    if is_narrow:
         return "nemo"
     if not is_split:
         return "deepspeed" if moves_state else None

@@ -6,6 +6,7 @@ layout alone (variables of the environment, switches that come together) is writ
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -53,6 +54,9 @@ def command_line(
     trains a few steps on made-up tokens, so that the layout can be tried.
     """
     launcher = torchrun(nodes, per_node, environment=environment(layout, precision))
+    if setup.has_adapters:
+        words = [launcher, *launcher_arguments.split(), _RECIPE_LINE]
+        return " ".join([*words, *_recipe_overrides(layout, transformer, setup, precision)])
     script = "pretrain_gpt.py" if transformer.is_causal else "pretrain_bert.py"
     arguments = megatron_arguments(
         layout, transformer, layers=layers, setup=setup, precision=precision
@@ -63,6 +67,38 @@ def command_line(
     )
     words = [launcher, *launcher_arguments.split(), script, *arguments]
     return " ".join(words) + f" ${{TRAINING_ARGS:-{trial}}}"
+
+
+# Adapters are trained by the recipes of Megatron-Bridge (``scripts/training/run_recipe.py``); the
+# model's recipe, its checkpoint and the data are the user's.
+_RECIPE_LINE: Final = (
+    "run_recipe.py --recipe ${RECIPE:?such_as_llama3_70b_peft_config} "
+    "--dataset llm-finetune --peft_scheme lora"
+)
+_MIXED: Final = {"bf16": "bf16_mixed", "fp8": "bf16_with_fp8_current_scaling_mixed"}
+
+
+def _recipe_overrides(
+    layout: Layout, transformer: Transformer, setup: TrainingSetup, precision: Precision
+) -> list[str]:
+    """Return the fields of a recipe: nearly all are called as Megatron-LM's arguments are."""
+    model = " ".join((
+        f"--tensor-model-parallel-size {layout.tp} --pipeline-model-parallel-size {layout.pp}",
+        f"--seq-length {transformer.sequence}",
+        *_parallel_arguments(layout, transformer, layout.pp, None),
+        *_memory_arguments(layout, transformer),
+    ))  # fmt: skip
+    stages = f"virtual-pipeline-model-parallel-size {layout.virtual_stages}"
+    model = re.sub(r"num-layers-per-virtual-pipeline-stage \d+", stages, model)
+    model = model.replace("--cpu-offloading-num", "--cpu-offloading --cpu-offloading-num")
+    fields = re.findall(r"--(\S+)(?: (?!--)(\S+))?", model)
+    return [
+        f"peft.dim={setup.adapter_rank} mixed_precision={_MIXED[precision]}",
+        f"train.global_batch_size={layout.global_batch}",
+        f"train.micro_batch_size={layout.micro_batch}",
+        f"ddp.use_distributed_optimizer={str(layout.zero_stage > 0).lower()}",
+        *(f"model.{name.replace('-', '_')}={value or 'true'}" for name, value in fields),
+    ]
 
 
 def environment(layout: Layout, precision: Precision) -> dict[str, str]:

@@ -43,12 +43,14 @@ _ZERO_STAGES: Final = (0, 1, 2, 3)
 def fit_in_memory(case: StepCase, columns: TimeColumns, rows: Integers) -> None:
     """Choose the largest micro-batch of rows that fits, with the lowest ZeRO stage that allows it.
 
+    The stages are those that a named stack has, as where a layout is planned by the model's shape.
     The global batch is kept: what does not fit at once is accumulated, in equal micro-batches
     where a worker's samples have a divisor that is not much smaller. A recorded script that
     accumulates goes on doing so: its micro-batch is the largest, unless another is asked for.
     """
     job, work, fleet, constants = case.job, case.work, case.fleet, case.constants
-    space, dp, type_index = case.space, columns.dp[rows], columns.type_index[rows]
+    setup, dp, type_index = work.setup, columns.dp[rows], columns.type_index[rows]
+    space = case.space.sharded_as(setup.facts if setup.named_stack else None)
     local = -(-job.global_batch // dp)
     memory = fleet.devices.fact("memory_bytes")[fleet.device[type_index]]
     is_cpu = ~fleet.is_accelerated[type_index]
@@ -62,7 +64,8 @@ def fit_in_memory(case: StepCase, columns: TimeColumns, rows: Integers) -> None:
     for zero_stage in [z for z in _ZERO_STAGES if z in space.zero_stages]:
         # Where stages are asked for, a lone accelerator has the least, and shares nothing.
         is_alone = (zero_stage == min(space.zero_stages)) & ((zero_stage == 0) | ~is_cpu)
-        open_rows = np.flatnonzero((largest < 1) & ((dp > 1) | is_alone))
+        may_share = zero_stage > 0 or not space.always_shards
+        open_rows = np.flatnonzero((largest < 1) & np.where(dp > 1, may_share, is_alone))
         if open_rows.size == 0:
             continue
         # Gradients are there from the second micro-batch on; the whole batch may fit without.

@@ -157,7 +157,7 @@ def stack_spaces(space: SearchSpace, setup: TrainingSetup) -> tuple[SearchSpace,
     """
     if (facts := setup.facts) is None:
         return (space,)
-    usual = replace(space, **_defaults(space, facts))
+    usual = replace(space.sharded_as(facts), **_defaults(space, facts))
     if setup.is_stack_assumed:
         return usual, space
     able = _split_by(usual, facts.degrees)
@@ -246,13 +246,10 @@ def _defaults(space: SearchSpace, facts: StackFacts) -> dict[str, Any]:
     """Return what a stack does by default of what a space leaves open."""
     open_space = SearchSpace()
     # Sharding inside nodes only has a switch of its own everywhere (HSDP, optimizer instances).
-    found: dict[str, Any] = {"may_shard_in_nodes": False}
-    if space.zero_stages == open_space.zero_stages:
-        found["always_shards"] = facts.always_shards
-    for name in ("zero_stages", "recomputes"):
-        if getattr(space, name) == getattr(open_space, name):
-            found[name] = getattr(facts, name)
-    return found | {"schedules": facts.schedules}
+    found: dict[str, Any] = {"may_shard_in_nodes": False, "schedules": facts.schedules}
+    if space.recomputes == open_space.recomputes:
+        found["recomputes"] = facts.recomputes
+    return found
 
 
 def on_machine(case: StepCase, row: int) -> OnMachine:
