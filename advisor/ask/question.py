@@ -88,6 +88,8 @@ class Question:
         >>> asked.job.tokens, asked.constraints.deadline_h
         (15000000000.0, 1.5)
         """
+        if given.get("recipe") is not None:
+            given = with_recipe(given, names)
         parts: dict[str, dict[str, Any]] = {name: {} for name in (*_PARTS, "question")}
         for name, value in _canonical(given, names).items():
             entry = ENTRIES[name]
@@ -233,7 +235,26 @@ def _names_of(job_fields: Collection[str]) -> set[str]:
     return {n for n, entry in ENTRIES.items() if entry.part == "job" and entry.field in job_fields}
 
 
-_NAMING: Final = frozenset({"run", "job_file", "model", "cnn", "layers", "hidden"})
+_NAMING: Final = frozenset({"run", "job_file", "model", "cnn", "layers", "hidden", "recipe"})
+
+
+def with_recipe(given: Mapping[str, Any], names: Collection[str] | None = None) -> dict[str, Any]:
+    """Return answers with those of the recipe that they name, which all others overrule.
+
+    Raises UsageError if the recipe cannot be read, or lacks what no other answer says.
+    """
+    from advisor import recipes
+
+    own = {name: value for name, value in given.items() if value is not None}
+    path, kind = Path(own.pop("recipe")), own.pop("recipe_kind", None)
+    found = recipes.recipe(path, kind)
+    said = {n: v for n, v in found.answers.items() if names is None or n in names}
+    answers = merged(said, own)
+    if own.keys() & {"model", "layers"} and "sequence" in said:
+        answers.setdefault("sequence", said["sequence"])
+    if not own.keys() & {"run", "job_file", "cnn"}:
+        found.check(answers)
+    return answers
 
 
 def read_question(path: Path) -> dict[str, Any]:

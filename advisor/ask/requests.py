@@ -79,6 +79,10 @@ class JobSpec:
         "latest).", TEXT)
     job_file: str | None = option("Job file, as advisor predict --save-job writes it.",
         TEXT, flags="--job")
+    recipe: str | None = option("Recipe of a training tool, or a file that starts one: what it says "
+        "of job, layout and software, where no flag says otherwise.", TEXT)
+    recipe_kind: str | None = option("Tool that wrote the recipe, where its keys leave that open.",
+        TEXT, flags="--as")
     model: str | None = option("A model that was never run: its name (llama-3.1-8b, or the id on "
         "the Hugging Face hub), or its config.json or folder.", TEXT)
     cnn: str | None = option("A convolutional network in numbers: side of the images, width of "
@@ -98,6 +102,8 @@ class JobSpec:
     is_gated: bool | None = option("The feed-forward block is gated, with three matrices "
         "(SwiGLU).", FLAG, name="gated")
     vocabulary: int | None = option("Tokens in the vocabulary (default: 50304).", whole(0))
+    is_tied: bool | None = option("Embedding and output head share their weights (default: they "
+        "do).", FLAG, name="tied")
     experts: int | None = option("Experts of a mixture-of-experts layer (default: 1, dense).",
         whole())
     experts_per_token: int | None = option("Experts that each token is sent to.", whole())
@@ -210,10 +216,12 @@ _LENGTHS: Final = {
     "epochs": "--epochs", "total_steps": "--total-steps",
     "total_samples": "--total-samples", "tokens": "--tokens",
 }  # fmt: skip
-_NUMBERS: Final = ("kv_heads", "ffn", "is_gated", "vocabulary", "experts", "experts_per_token")
+_NUMBERS: Final = (
+    "kv_heads", "ffn", "is_gated", "is_tied", "vocabulary", "experts", "experts_per_token",
+)
 # What belongs together: an answer to one of them replaces all answers of a weaker source.
 SOURCE_FIELDS: Final = (
-    *_SOURCES, "layers", "hidden", "heads", *_NUMBERS, "sequence", "image",
+    *_SOURCES, "recipe", "recipe_kind", "layers", "hidden", "heads", *_NUMBERS, "sequence", "image",
 )  # fmt: skip
 LENGTH_FIELDS: Final = tuple(_LENGTHS)
 
@@ -414,6 +422,8 @@ class SetupRequest:
         "the traffic (default: as the stack does, or fp32).", choice("fp32", "bf16"))
     adapter_rank: int | None = option("Train LoRA adapters of this rank in place of the weights.",
         whole(), name="lora")
+    adapter_targets: str | None = option("Matrices that have adapters (default: all-linear).",
+        choice("all-linear", "attention", "query-value"), name="lora_targets")
     base_bits: int | None = option("Bits of each frozen weight under adapters: 16, 8 or 4 "
         "(default: 16).", BITS)
     frozen_fraction: float | None = option("Share of the parameters to freeze, starting at the "

@@ -29,12 +29,14 @@ from advisor.ask import (
     Entry,
     Question,
     argument,
+    command_line,
     entries_of,
     flag_of,
     merged,
     read_question,
     stated,
     variable_of,
+    with_recipe,
 )
 from advisor.cli.terminal import BareCommand
 from advisor.errors import UsageError
@@ -42,6 +44,7 @@ from advisor.errors import UsageError
 # Other names of flags, beside those that stand in for an older option.
 _SHORTHANDS: Final = ("compile", "quantised_base", "finetune")
 _FILE: Final = "question"
+_RECIPE: Final = "recipe_file"
 # Of the verbs that take a run without a flag; ``with_run`` puts it into the question.
 run_argument: Final = partial(
     argument,
@@ -91,12 +94,17 @@ def _function(verb: Any, run: Callable[[Any], None] | None) -> Callable[..., Non
             parameters.append(_own(entry, hints[entry.field], defaults[entry.field]))
     if names:
         parameters.append(_FILE_PARAMETER)
+    if "recipe" in names and not any(entry.is_argument for entry in entries_of(verb)):
+        parameters.append(_RECIPE_PARAMETER)
 
     def command(**values: Any) -> None:
         if names:
             file = values.pop(_FILE)
-            given = {n: values.pop(n) for n in names}
-            values["question"] = ask(given, names=set(names) & ENTRIES.keys(), file=file)
+            given = {n: values.pop(n) for n in names} | _recipe_of(values)
+            values["question"] = ask(
+                given, names=set(names) & ENTRIES.keys(), file=file,
+                is_told_aside=bool(values.get("as_json")),
+            )  # fmt: skip
         asked = verb(**values)
         asked() if run is None else run(asked)
 
@@ -169,13 +177,35 @@ _FILE_PARAMETER: Final = _parameter(
 )  # fmt: skip
 
 
+_RECIPE_PARAMETER: Final = _parameter(
+    _RECIPE,
+    Annotated[str | None, typer.Argument(
+        metavar="[FILE]", help="Recipe of a training tool: the same as --recipe.",
+    )],
+)  # fmt: skip
+
+
+def _recipe_of(values: dict[str, Any]) -> dict[str, Any]:
+    """Take the recipe that stands without a flag, in a place of its own or in that of a run."""
+    named = values.pop(_RECIPE, None)
+    recorded = values.get("recorded")
+    if recorded is not None and Path(recorded).is_file():
+        named, values["recorded"] = recorded, None
+    return {} if named is None else {"recipe": named}
+
+
 def _model_names(incomplete: str) -> list[str]:
     """Return the names that a shell offers after ``--model``."""
     return jobs.names_from(incomplete)
 
 
-def ask(given: Mapping[str, Any], *, names: Collection[str], file: Path | None = None) -> Question:
+def ask(
+    given: Mapping[str, Any], *, names: Collection[str], file: Path | None = None,
+    is_told_aside: bool = False,
+) -> Question:  # fmt: skip
     """Return the question: flags, a file, the environment, the project's file, the user's.
+
+    ``is_told_aside``: whether standard output is for the answer's record alone.
 
     Raises UsageError if a value makes no sense; the message names the flag, or the file and the
     name in it.
@@ -193,7 +223,22 @@ def ask(given: Mapping[str, Any], *, names: Collection[str], file: Path | None =
     answers = merged(*(given for _, given in places), said, flags)
     question = Question.read(answers, names=names, are_flags=True)
     _tell_what_was_used(places, answers)
+    if answers.get("recipe") is not None:
+        _tell_recipe(answers, aside=is_told_aside)
     return question
+
+
+def _tell_recipe(answers: Mapping[str, Any], *, aside: bool) -> None:
+    """Say what a recipe comes to, as the flags that would say the same, and what it leaves open."""
+    from advisor.recipes import recipe
+
+    found = recipe(Path(answers["recipe"]), answers.get("recipe_kind"))
+    holds = with_recipe(answers)
+    said = {name: value for name, value in found.answers.items() if holds.get(name) == value}
+    line = command_line(said).removeprefix("advisor recommend ")
+    typer.echo(f"{found.path.name}, a recipe of {found.tool}, says: {line}", err=aside)
+    for note in found.notes:
+        typer.echo(f"- {note}", err=aside)
 
 
 def given_flags(question: Question, names: Iterable[str]) -> list[str]:

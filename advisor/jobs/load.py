@@ -321,6 +321,7 @@ def _transformer(spec: JobSpec) -> Transformer:
             "a transformer's dimensions are incomplete", hint="give --layers, --hidden and --heads"
         )
     names = ("kv_heads", "ffn", "is_gated", "experts", "experts_per_token")
+    tied = {} if spec.is_tied is None else {"has_tied_embeddings": spec.is_tied}
     shape = Transformer(
         layers=spec.layers,
         hidden=spec.hidden,
@@ -328,6 +329,7 @@ def _transformer(spec: JobSpec) -> Transformer:
         vocabulary=_DESCRIBED_VOCABULARY if spec.vocabulary is None else spec.vocabulary,
         sequence=spec.sequence or _DESCRIBED_SEQUENCE,
         **{n: value for n in names if (value := getattr(spec, n)) is not None},
+        **tied,
     )
     check_sizes(shape, 1, 1)  # before its layers are written out one by one
     return shape

@@ -1,0 +1,121 @@
+"""The one way into a recipe: which tool wrote the file, and what that tool's reader makes of it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from advisor.errors import UsageError
+from advisor.recipes.facts import Config, Recipe, recipe_of
+from advisor.recipes.launch import Start, starts, submitted
+from advisor.recipes.text import documents, read_text
+
+
+class _Tool(NamedTuple):
+    name: str  # as people write it
+    home: str  # module of this room
+    reader: str = "read"
+    marks: str = "MARKS"
+
+
+TOOLS: Final[Mapping[str, _Tool]] = {
+    "axolotl": _Tool("Axolotl", "axolotl"),
+    "llamafactory": _Tool("LLaMA-Factory", "llama_factory"),
+    "torchtune": _Tool("torchtune", "torchtune"),
+    "trainer": _Tool("TRL and Hugging Face", "hugging_face"),
+    "litgpt": _Tool("LitGPT", "litgpt"),
+    "torchtitan": _Tool("torchtitan", "torchtitan"),
+    "megatron": _Tool("Megatron-LM", "megatron"),
+    "nemo": _Tool("NeMo", "megatron", "read_nemo", "NEMO_MARKS"),
+}
+# As whom a file is read that is read as several: the tool whose keys the other's hold, too.
+_WITHIN: Final = {"trainer": ("llamafactory",), "megatron": ("nemo",)}
+
+
+def recipe(path: Path, kind: str | None = None) -> Recipe:
+    """Return what a recipe says, by the names of options.
+
+    ``kind``: the tool, one of ``TOOLS``, where the user names it.
+
+    Raises UsageError if the file cannot be read, no tool or several could have written it, or it
+    describes a training that has no description here.
+    """
+    if kind is not None and kind not in TOOLS:
+        raise UsageError(f"--as {kind[:40]!r} is unknown", hint=f"one of: {', '.join(TOOLS)}")
+    text = read_text(path)
+    tables = documents(path, text)
+    if not tables:
+        return _started(path, starts(text))
+    for table in tables:
+        for script, variables, ranks in submitted(table):
+            return _started(path, starts(script, variables, ranks))
+    table = tables[0]
+    config = Config(path=path, table=table)
+    kind = kind or _recognised(config)
+    return _read(config, kind)
+
+
+def _read(config: Config, kind: str) -> Recipe:
+    tool = TOOLS[kind]
+    reader: Callable[[Config], dict[str, Any]] = getattr(_module(tool), tool.reader)
+    return recipe_of(config, tool.name, reader(config))
+
+
+def _module(tool: _Tool) -> Any:
+    return importlib.import_module(f"advisor.recipes.{tool.home}")
+
+
+def _recognised(config: Config) -> str:
+    """Return whose keys a file has."""
+    found = [
+        kind
+        for kind, tool in TOOLS.items()
+        if any(all(name in config.keys for name in marks)
+               for marks in getattr(_module(tool), tool.marks))
+    ]  # fmt: skip
+    found = [one for one in found if not set(_WITHIN.get(one, ())) & set(found)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UsageError(
+            f"{config.path} could be a recipe of {' or '.join(TOOLS[one].name for one in found)}",
+            hint=f"say whose it is: --as {found[0]}",
+        )
+    raise UsageError(
+        f"cannot tell whose recipe {config.path} is", hint=f"say it: --as {'|'.join(TOOLS)}"
+    )
+
+
+def _started(path: Path, found: list[Start]) -> Recipe:
+    """Return the recipe of the training that a file starts."""
+    known = [one for one in found if one.tool in TOOLS]
+    if not known:
+        others = {one.tool for one in found}
+        what = f"only {', '.join(sorted(others))}" if others else "no training that is known here"
+        raise UsageError(
+            f"{path} starts {what}", hint="give the recipe itself, or describe the job: --model"
+        )
+    if len({(one.tool, one.file) for one in known}) > 1:
+        names = ", ".join(one.file or TOOLS[one.tool].name for one in known[:4])
+        raise UsageError(f"{path} starts several trainings: {names}", hint="give one's recipe")
+    start = known[-1]
+    config = Config(path=path, table=dict(start.arguments), ranks=start.ranks)
+    if start.file is not None:
+        file = next(
+            (one for one in (path.parent / start.file, path.parent / Path(start.file).name)
+             if one.is_file()), None,
+        )  # fmt: skip
+        if file is None:
+            raise UsageError(
+                f"{path} starts {TOOLS[start.tool].name} with {start.file}, which is not here",
+                hint="give that file, or put it beside this one",
+            )
+        config = Config(path=file, table=documents(file, read_text(file))[0], ranks=start.ranks)
+        config.keys |= start.arguments
+    if (accelerate := config.keys.pop("accelerate_config", None)) is not None:
+        from advisor.recipes.hugging_face import with_accelerate
+
+        with_accelerate(config, str(accelerate))
+    return _read(config, start.tool)

@@ -1,0 +1,167 @@
+"""The text of a recipe as plain values: YAML, TOML, JSON or words of a shell, all with bounds.
+
+``${NAME}`` in a value is what a key of that dotted name says (OmegaConf's way), and
+``${oc.env:NAME,default}`` the default; what cannot be resolved stays as it is written, and whoever
+reads the key asks for it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, Final
+
+from advisor.collectors import bounded
+from advisor.errors import UsageError
+
+MOST_BYTES: Final = 256 << 10  # of a recipe; the largest that were read have 40 KB
+_MOST_VALUES: Final = 20_000  # an alias that repeats itself makes many of few characters
+_MOST_DOCUMENTS: Final = 50
+_FORMS: Final = {".yaml": "yaml", ".yml": "yaml", ".toml": "toml", ".json": "json"}
+_REFERENCE: Final = re.compile(r"\$\{([^${}]+)\}")
+UNRESOLVED: Final = re.compile(r"\$\{|\$[A-Za-z_(]|\?\?\?")
+# YAML 1.1 reads 2e-5 as a text; every tool here reads it as a number.
+_EXPONENT: Final = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)[eE][-+]?\d+")
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a recipe.
+
+    Raises UsageError if it cannot be read, or is larger than a recipe.
+    """
+    try:
+        if path.is_dir():
+            raise ValueError("it is a folder")  # noqa: TRY301
+        return bounded.read_text(path, most_bytes=MOST_BYTES)
+    except (OSError, ValueError) as error:
+        why = str(error).replace("more than 0 MiB", f"more than {MOST_BYTES >> 10} KiB")
+        raise UsageError(
+            f"cannot read the recipe {path}: {why}", hint="give the file that the tool is given; a recorded run is --run NAME"
+        ) from error
+
+
+def documents(path: Path, text: str) -> list[dict[str, Any]]:
+    """Return the tables of a recipe; none where it is a script.
+
+    Raises UsageError if it is not what its name says, has a key twice, or is no table.
+    """
+    form = _FORMS.get(path.suffix.lower())
+    if form is None:
+        return []
+    try:
+        found = _PARSERS[form](text)
+        for one in found:
+            if not isinstance(one, dict):
+                raise ValueError(f"it holds a {type(one).__name__} and no table")  # noqa: TRY301
+            if _size(one) > _MOST_VALUES:
+                raise ValueError(f"it holds more than {_MOST_VALUES:,} values")  # noqa: TRY301
+    except (ValueError, RecursionError) as error:
+        line = " ".join(str(error).split())[:200]
+        raise UsageError(
+            f"cannot read the recipe {path}: {line}", hint=f"correct the {form.upper()}"
+        ) from error
+    return [_resolved(one) for one in found]
+
+
+def _yaml(text: str) -> list[Any]:
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        """A loader that refuses a key given twice, which others would drop."""
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            seen: set[str] = set()
+            for key, _ in node.value:
+                if key.value in seen and key.tag != "tag:yaml.org,2002:merge":
+                    raise ValueError(f"line {key.start_mark.line + 1}: {key.value} is given twice")
+                seen.add(str(key.value))
+            return super().construct_mapping(node, deep=deep)
+
+    try:
+        found = [one for one in yaml.load_all(text, Loader) if one is not None]  # noqa: S506
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
+    except TypeError as error:  # a key that is a list
+        raise ValueError(f"a key is no text: {error}") from error
+    if len(found) > _MOST_DOCUMENTS:
+        raise ValueError(f"it holds more than {_MOST_DOCUMENTS} documents")
+    return found
+
+
+def _json(text: str) -> list[Any]:
+    def paired(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, value in pairs:
+            if name in found:
+                raise ValueError(f"{name} is given twice")
+            found[name] = value
+        return found
+
+    bounded.parse_json(text)
+    return [json.loads(text, object_pairs_hook=paired)]
+
+
+_PARSERS: Final = {"yaml": _yaml, "json": _json, "toml": lambda text: [bounded.parse_toml(text)]}
+
+
+def _size(value: Any, most: int = _MOST_VALUES) -> int:
+    """Return how many values there are, aliases counted as often as they stand."""
+    count, rest = 0, [value]
+    while rest and count <= most:
+        one = rest.pop()
+        count += 1
+        if isinstance(one, dict):
+            rest.extend(one.values())
+        elif isinstance(one, list):
+            rest.extend(one)
+    return count
+
+
+def flat(table: dict[str, Any], above: str = "") -> dict[str, Any]:
+    """Return the values of nested tables by dotted names; lists stay values."""
+    found: dict[str, Any] = {}
+    for name, value in table.items():
+        path = f"{above}{name}"
+        found |= flat(value, f"{path}.") if isinstance(value, dict) and value else {path: value}
+    return found
+
+
+def _resolved(table: dict[str, Any]) -> dict[str, Any]:
+    """Return a table with the references that it can resolve itself."""
+    known = flat(table)
+
+    def value_of(match: re.Match[str]) -> str:
+        name, _, default = match[1].partition(",")
+        if name.startswith(("oc.env:", "env:")):
+            return default.strip() or match[0]
+        found = known.get(name.strip(), match[0])
+        return match[0] if isinstance(found, dict | list) or found is None else str(found)
+
+    def walk(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {str(name): walk(one) for name, one in value.items()}
+        if isinstance(value, list):
+            return [walk(one) for one in value]
+        if not isinstance(value, str):
+            return value
+        for _ in range(3):  # a reference to a reference
+            if (said := _REFERENCE.sub(value_of, value)) == value:
+                break
+            value = said
+        return plain(value)
+
+    return {name: walk(value) for name, value in table.items()}
+
+
+def plain(text: str) -> Any:
+    """Return the number that a text is, as the tools read it; the text where it is none.
+
+    >>> plain("2e-5"), plain("4"), plain("4B"), plain("${n}")
+    (2e-05, 4, '4B', '${n}')
+    """
+    if re.fullmatch(r"[-+]?\d{1,18}", text):
+        return int(text)
+    if _EXPONENT.fullmatch(text) or re.fullmatch(r"[-+]?\d{1,18}\.\d*", text):
+        return float(text.replace("_", ""))
+    return text
