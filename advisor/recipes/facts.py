@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from advisor.collectors.errors import counted
 from advisor.errors import UsageError
 from advisor.recipes.text import UNRESOLVED, flat
 
 # Words of keys that change neither what a step computes nor how many there are: what is learned
 # (rates, seeds, decay), what is watched (logs, evaluation, checkpoints), and where files lie.
 _ELSEWHERE: Final = re.compile(
-    r"(^|[._])(lr|learning|seeds?|wandb|mlflow|comet|swanlab|trackio|tensorboard|log|logs|logging|"
+    r"(^|[._])(lr|run|general|checkpointing_steps|learning|seeds?|wandb|mlflow|comet|swanlab|trackio|tensorboard|log|logs|logging|"
     r"report|eval|evals|evaluation|save|saves|saved|checkpoint|checkpointer|ckpt|checkpoints|"
     r"output|warmup|decay|beta[12]?|betas|eps|epsilon|alpha|dropout|hub|resume|tokens?|tokenizer|"
     r"template|metric|metrics|profiler|profiling|debug|name|version|scheduler|clip|norm|seed|val|"
@@ -207,8 +208,8 @@ def recipe_of(config: Config, tool: str, facts: Mapping[str, Any]) -> Recipe:
         answers["batch"] = each * accumulated * (ranks or 1)
         said = "" if ranks else ": how many is not said, and one is assumed"
         notes.append(
-            f"{answers['batch']:,} samples a step are {each} x {accumulated} accumulated x "
-            f"{ranks or 1} rank{'s' if (ranks or 1) > 1 else ''}{said} (--batch)"
+            f"{counted(answers['batch'], 'sample')} a step: {each} x {accumulated} accumulated x "
+            f"{counted(ranks or 1, 'rank')}{said} (--batch)"
         )
     notes += _length(config, facts, answers)
     if config.asked:
@@ -239,7 +240,7 @@ def _length(
     samples = facts.get("samples") or local_samples(config.path.parent, places)
     if not epochs:
         return
-    times = f"{epochs:g} epoch{'s' if epochs != 1 else ''}"
+    times = counted(epochs, "epoch")
     names = ", ".join(map(str, places[:3])) or "the data"
     if facts.get("packed"):
         yield f"{times} of {names}, packed: say how many tokens that is (--tokens)"

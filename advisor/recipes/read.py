@@ -29,22 +29,26 @@ TOOLS: Final[Mapping[str, _Tool]] = {
     "torchtitan": _Tool("torchtitan", "torchtitan"),
     "megatron": _Tool("Megatron-LM", "megatron"),
     "nemo": _Tool("NeMo", "megatron", "read_nemo", "NEMO_MARKS"),
+    "nanotron": _Tool("nanotron", "nanotron"),
+    "kohya": _Tool("sd-scripts", "images"),
+    "diffusers": _Tool("diffusers", "images", "read_diffusers", "DIFFUSERS_MARKS"),
 }
 # As whom a file is read that is read as several: the tool whose keys the other's hold, too.
 _WITHIN: Final = {"trainer": ("llamafactory",), "megatron": ("nemo",)}
 
 
-def recipe(path: Path, kind: str | None = None) -> Recipe:
+def recipe(path: Path, kind: str | None = None, *, text: str | None = None) -> Recipe:
     """Return what a recipe says, by the names of options.
 
-    ``kind``: the tool, one of ``TOOLS``, where the user names it.
+    ``kind``: the tool, one of ``TOOLS``, where the user names it; ``text``: what stands in the
+    file, where that was read.
 
     Raises UsageError if the file cannot be read, no tool or several could have written it, or it
     describes a training that has no description here.
     """
     if kind is not None and kind not in TOOLS:
         raise UsageError(f"--as {kind[:40]!r} is unknown", hint=f"one of: {', '.join(TOOLS)}")
-    text = read_text(path)
+    text = read_text(path) if text is None else text
     tables = documents(path, text)
     if not tables:
         return _started(path, starts(text))
