@@ -39,6 +39,12 @@ OTHERS: Final[Mapping[str, str]] = {
     "transformers and TRL": "max_shard_size load_in_4bit load_in_8bit"
     " SFTConfig.gradient_checkpointing galore_optim_kwargs is_sharded_qlora"
     " _CHUNKED_LM_HEAD_CHUNK_SIZE",
+    "recipes' tools": "training_args.py sft_config.py model_config.py base_config.py"
+    " utils/fsdp_utils.py fsdp_utils.py fsdp2_prepare_model Accelerator.prepare_model"
+    " cast_trainable_params_to_fp32 data_args.py finetuning_args.py model_args.py torch_dtype"
+    " add_training_arguments add_sd_models_arguments parse_args pretrain_gpt.py"
+    " sdxl_train_network.py flux_train_network.py megatron_gpt_config.yaml job_config.py"
+    " parallelism_config.py models_config.py dataset_info.json accumulate_grad_in_fp32",
     "torchtune": "num_output_chunks",
     "DeepSpeed": "partition_activations reduce_bucket_size pipe_buffers fwd_cache"
     " inplace_backward",

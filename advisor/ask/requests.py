@@ -79,8 +79,8 @@ class JobSpec:
         "latest).", TEXT)
     job_file: str | None = option("Job file, as advisor predict --save-job writes it.",
         TEXT, flags="--job")
-    recipe: str | None = option("Recipe of a training tool, or a file that starts one: what it says "
-        "of job, layout and software, where no flag says otherwise.", TEXT)
+    recipe: str | None = option("Recipe of a training tool, or a file that starts one; "
+        "other flags overrule it.", TEXT)
     recipe_kind: str | None = option("Tool that wrote the recipe, where its keys leave that open.",
         TEXT, flags="--as")
     model: str | None = option("A model that was never run: its name (llama-3.1-8b, or the id on "
@@ -218,10 +218,11 @@ _LENGTHS: Final = {
 }  # fmt: skip
 _NUMBERS: Final = (
     "kv_heads", "ffn", "is_gated", "is_tied", "vocabulary", "experts", "experts_per_token",
-)
+)  # fmt: skip
 # What belongs together: an answer to one of them replaces all answers of a weaker source.
 SOURCE_FIELDS: Final = (
-    *_SOURCES, "recipe", "recipe_kind", "layers", "hidden", "heads", *_NUMBERS, "sequence", "image",
+    *_SOURCES, "recipe", "recipe_kind", "layers", "hidden", "heads", *_NUMBERS, "sequence",
+    "image",
 )  # fmt: skip
 LENGTH_FIELDS: Final = tuple(_LENGTHS)
 

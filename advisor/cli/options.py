@@ -229,7 +229,7 @@ def ask(
 
 
 def _tell_recipe(answers: Mapping[str, Any], *, aside: bool) -> None:
-    """Say what a recipe comes to, as the flags that would say the same, and what it leaves open."""
+    """Say what a recipe comes to, as flags that say the same, and what it leaves open."""
     from advisor.recipes import recipe
 
     found = recipe(Path(answers["recipe"]), answers.get("recipe_kind"))

@@ -321,15 +321,14 @@ def _transformer(spec: JobSpec) -> Transformer:
             "a transformer's dimensions are incomplete", hint="give --layers, --hidden and --heads"
         )
     names = ("kv_heads", "ffn", "is_gated", "experts", "experts_per_token")
-    tied = {} if spec.is_tied is None else {"has_tied_embeddings": spec.is_tied}
     shape = Transformer(
         layers=spec.layers,
         hidden=spec.hidden,
         heads=spec.heads,
         vocabulary=_DESCRIBED_VOCABULARY if spec.vocabulary is None else spec.vocabulary,
         sequence=spec.sequence or _DESCRIBED_SEQUENCE,
+        has_tied_embeddings=spec.is_tied is not False,
         **{n: value for n in names if (value := getattr(spec, n)) is not None},
-        **tied,
     )
     check_sizes(shape, 1, 1)  # before its layers are written out one by one
     return shape

@@ -30,7 +30,8 @@ _SAME: Final = (
     "strict", "is_llama_derived_model", "model_type", "type_of_model", "pad_to_sequence_len",
     "eval_sample_packing", "gradient_checkpointing_kwargs", "flex_attn_compile_kwargs", "lora_fan_"
     "in_fan_out", "torch_compile_mode", "torch_compile_backend", "low_cpu_mem_usage",
-    "remove_unused_columns", "base_model_config", "resize_token_embeddings_to_32x", "torchdistx_path",
+    "remove_unused_columns", "base_model_config", "resize_token_embeddings_to_32x",
+    "torchdistx_path",
     "sample_packing_group_size", "sample_packing_bin_size", "sample_packing_sequentially",
     "s2_attention", "gptq_groupsize", "gptq_model_v1", "fp8_enable_fsdp_float8_all_gather",
 )  # fmt: skip

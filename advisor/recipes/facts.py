@@ -220,14 +220,10 @@ def recipe_of(config: Config, tool: str, facts: Mapping[str, Any]) -> Recipe:
         notes.append(f"not understood, and left out: {', '.join(unknown[:12])}{more}")
     needs = tuple(n for n in _NEEDED if n in facts and facts[n] is None)
     needs += ("model",) if not {"model", "layers"} & facts.keys() else ()
-    return Recipe(
-        path=config.path, tool=tool, answers=answers, notes=tuple(notes), needs=needs
-    )
+    return Recipe(path=config.path, tool=tool, answers=answers, notes=tuple(notes), needs=needs)
 
 
-def _length(
-    config: Config, facts: Mapping[str, Any], answers: dict[str, Any]
-) -> Iterator[str]:
+def _length(config: Config, facts: Mapping[str, Any], answers: dict[str, Any]) -> Iterator[str]:
     """Add the length to the answers where it is known; yield what is to be said of it."""
     if facts.get("packed") is False and (sequence := answers.get("sequence")):
         yield (
@@ -271,7 +267,7 @@ def _samples_of(path: Path) -> int | None:
         return None
     if path.suffix == ".parquet":
         try:
-            import pyarrow.parquet as parquet
+            from pyarrow import parquet  # type: ignore[import-untyped]
         except ImportError:
             return None
         return int(parquet.ParquetFile(path).metadata.num_rows)

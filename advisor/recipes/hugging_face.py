@@ -86,15 +86,15 @@ def deepspeed(config: Config, said: Any) -> dict[str, Any]:
         table = flat(documents(found, read_text(found))[0])
     elif isinstance(said, dict):
         table = flat(said)
-    moves = []
+    parts: list[str] = []
     for part, names in (
         ("optimizer", ("zero_optimization.offload_optimizer.device", "offload_optimizer_device")),
         ("parameters", ("zero_optimization.offload_param.device", "offload_param_device")),
     ):
         if any(table.get(name) in ("cpu", "nvme") for name in names):
-            moves.append(part)
+            parts.append(part)
     stage = table.get("zero_optimization.stage", table.get("zero_stage", 0))
-    found_facts = _of_zero(stage if isinstance(stage, int) else None, tuple(moves))
+    found_facts = _of_zero(stage if isinstance(stage, int) else None, tuple(parts))
     for name, fact in (
         ("train_micro_batch_size_per_gpu", "micro_batch"), ("train_batch_size", "batch"),
         ("gradient_accumulation_steps", "accumulation"),
@@ -170,10 +170,10 @@ def with_accelerate(config: Config, path: str | None) -> None:
 
 def read(config: Config) -> dict[str, Any]:
     """Return what an argument file of TRL's or Hugging Face's scripts says."""
-    is_trl = config.ranks == -1 or any(
+    is_trl = any(
         name in config.keys
-        for name in ("max_length", "max_seq_length", "packing", "use_peft", "lora_r", "dataset_mixer",
-                     "dataset_mixture")
+        for name in ("max_length", "max_seq_length", "packing", "use_peft", "lora_r",
+                     "dataset_mixer", "dataset_mixture")
     )  # fmt: skip
     refuse_stage(config, config.text("rl", "trainer_type"), ("sft",))
     if any(name in config.keys for name in ("beta", "ref_model_name_or_path", "num_generations")):
@@ -181,9 +181,7 @@ def read(config: Config) -> dict[str, Any]:
     config.text("mixed_precision", "compute_environment")
     sequence = config.whole("max_length", "max_seq_length", "block_size", "model_max_length",
                             "max_source_length")  # fmt: skip
-    checkpoints = config.flag(
-        "gradient_checkpointing", "activation_checkpointing", default=is_trl
-    )
+    checkpoints = config.flag("gradient_checkpointing", "activation_checkpointing", default=is_trl)
     dtype = (config.text("dtype", "torch_dtype") or "float32").lower()
     facts: dict[str, Any] = {
         "stack": "trl" if is_trl else "trainer",

@@ -74,14 +74,16 @@ def _common(config: Config, named: str | None) -> dict[str, Any]:
     side = config.get("resolution")
     config.read |= {"cache_latents", "cache_latents_to_disk", "sdpa", "xformers", "enable_bucket",
                     "min_bucket_reso", "max_bucket_reso", "bucket_no_upscale", "save_model_as",
-                    "network_train_unet_only", "cache_text_encoder_outputs", "clip_skip", "bucket_"
-                    "reso_steps", "no_half_vae", "cache_text_encoder_outputs_to_disk", "fp8_base",
+                    "network_train_unet_only", "cache_text_encoder_outputs", "clip_skip",
+                    "bucket_reso_steps", "no_half_vae", "cache_text_encoder_outputs_to_disk",
                     "timestep_sampling", "model_prediction_type", "guidance_scale", "shift",
                     "enable_xformers_memory_efficient_attention", "highvram", "ae", "clip_l",
-                    "t5xxl", "discrete_flow_shift", "vae", "num_cpu_threads_per_process"}  # fmt: skip
+                    "t5xxl", "discrete_flow_shift", "vae", "num_cpu_threads_per_process",
+                    "fp8_base"}  # fmt: skip
     if isinstance(side, str | list):
         numbers = side.split(",") if isinstance(side, str) else side
-        config.keys["resolution"] = max(int(one) for one in numbers if str(one).strip().isdigit())
+        sides = [int(one) for one in numbers if str(one).strip().isdigit()]
+        config.keys["resolution"] = max(sides, default=side)
     products = config.text("mixed_precision") or "no"
     whole = config.flag("full_bf16") or config.flag("full_fp16")
     return {

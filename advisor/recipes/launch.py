@@ -1,18 +1,15 @@
-"""Files that start a training: a script's command lines, SkyPilot, dstack, Kubernetes, Slurm.
-
-Each comes to one command of a tool that is known here, the ranks that it starts, and the recipe
-that it names, if one lies where the file says.
-"""
+"""Commands that start a training: the tool, its arguments, the recipe it names, the ranks."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
 from advisor.recipes.shell import commands
+from advisor.recipes.submissions import slurm_ranks
 from advisor.recipes.text import plain
 
 
@@ -49,14 +46,13 @@ _SUBVERBS: Final = {
 _ENDS: Final = (".py", ".yaml", ".yml", ".toml", ".json")
 _RANKS: Final = ("nproc_per_node", "num_processes", "num_gpus")
 _NODES: Final = ("nnodes", "num_nodes", "num_machines")
-_SBATCH: Final = re.compile(r"^#SBATCH\s+(.*)$", re.M)
 
 
 def starts(
     text: str, given: Mapping[str, str] | None = None, ranks: int | None = None
 ) -> list[Start]:
     """Return the trainings that a script starts; ``ranks``: of what it asks for."""
-    asked = ranks or _slurm_ranks(text)
+    asked = ranks or slurm_ranks(text)
     found, known = commands(text, dict(given or {}))
     lines = list(found)
     for words in found:  # bash -c "torchrun ..."
@@ -142,7 +138,7 @@ def _arguments(words: list[str]) -> tuple[dict[str, Any], list[str]]:
         if sign:
             found[name] = plain(value)
             continue
-        values = []
+        values: list[Any] = []
         while place < len(words) and (
             not words[place].startswith("-") or re.fullmatch(r"-\d[\d.e-]*", words[place])
         ):
@@ -156,86 +152,3 @@ def _arguments(words: list[str]) -> tuple[dict[str, Any], list[str]]:
             place += 1
         found[name] = True if not values else values[0] if len(values) == 1 else values
     return found, others
-
-
-def _slurm_ranks(text: str) -> int | None:
-    """Return the devices that a script's ``#SBATCH`` lines ask for."""
-    said: dict[str, str] = {}
-    for line in _SBATCH.findall(text):
-        for name, value in re.findall(r"--([\w-]+)[= ]+(\S+)|$", line):
-            said[name] = value
-        if match := re.match(r"-N\s*(\d+)", line):
-            said["nodes"] = match[1]
-    each = said.get("gpus-per-node") or said.get("gres", "").removeprefix("gpu") or ""
-    count = re.search(r"(\d+)\s*$", each.partition("(")[0])
-    nodes = re.match(r"\d+", said.get("nodes", "1"))
-    if count is None:
-        total = re.search(r"(\d+)$", said.get("gpus", ""))
-        return int(total[1]) if total else None
-    return int(count[1]) * (int(nodes[0]) if nodes else 1)
-
-
-def submitted(table: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, str], int | None]]:
-    """Yield the scripts of a SkyPilot task, a dstack task or a Kubernetes object.
-
-    Each with the variables that the file sets and the ranks that it asks for. Nothing of others.
-    """
-    if "run" in table and ("resources" in table or "setup" in table or "num_nodes" in table):
-        named = (table.get("resources") or {}).get("accelerators")
-        name = next(iter(named.items())) if isinstance(named, dict) and named else None
-        word = named[0] if isinstance(named, list) and named else named
-        each = name[1] if name else str(word or "").partition(":")[2] or (1 if word else None)
-        each = int(each) if each and str(each).isdigit() else None
-        nodes = table.get("num_nodes") or 1
-        envs = {str(n): str(v) for n, v in (table.get("envs") or {}).items() if v is not None}
-        if each:
-            envs |= {"SKYPILOT_NUM_GPUS_PER_NODE": str(each)}
-        envs |= {"SKYPILOT_NUM_NODES": str(nodes)}
-        yield str(table.get("run") or ""), envs, each * int(nodes) if each else None
-    elif table.get("type") in ("task", "dev-environment") and "commands" in table:
-        lines = table["commands"] if isinstance(table["commands"], list) else []
-        gpu = (table.get("resources") or {}).get("gpu")
-        words = gpu if isinstance(gpu, dict) else {"count": re.search(r":(\d+)", str(gpu or ""))}
-        count = words.get("count")
-        each = int(count[1]) if isinstance(count, re.Match) else count
-        each = each if isinstance(each, int) else 1 if gpu else None
-        nodes = int(table.get("nodes") or 1)
-        envs = {"DSTACK_GPUS_PER_NODE": str(each or 1), "DSTACK_NODES_NUM": str(nodes),
-                "DSTACK_GPUS_NUM": str((each or 1) * nodes)}  # fmt: skip
-        yield "\n".join(map(str, lines)), envs, each * nodes if each else None
-    elif "apiVersion" in table and "kind" in table:
-        ranks, scripts = 0, []
-        for replicas, spec in _containers(table, 1):
-            words = [*(spec.get("command") or []), *(spec.get("args") or [])]
-            limits = (spec.get("resources") or {}).get("limits") or {}
-            gpus = str(limits.get("nvidia.com/gpu", limits.get("amd.com/gpu", 0)))
-            ranks += replicas * int(gpus) if gpus.isdigit() else 0
-            shell = len(words) > 2 and str(words[1]) in ("-c", "-lc", "-ec")
-            scripts.append(
-                "\n".join(map(str, words[2:])) if shell else
-                " ".join(_quoted(str(word)) for word in words)
-            )  # fmt: skip
-        for script in scripts[-1:]:
-            yield script, {}, ranks or None
-
-
-def _quoted(word: str) -> str:
-    return f'"{word}"' if re.search(r"\s", word) else word
-
-
-def _containers(value: Any, replicas: int) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the containers below an object, with how many of each there are."""
-    if isinstance(value, list):
-        for one in value:
-            yield from _containers(one, replicas)
-    if not isinstance(value, dict):
-        return
-    many = next(
-        (value[name] for name in ("replicas", "parallelism", "numNodes")
-         if isinstance(value.get(name), int)), 1,
-    )  # fmt: skip
-    for name, inner in value.items():
-        if name == "containers" and isinstance(inner, list):
-            yield from ((replicas * many, one) for one in inner if isinstance(one, dict))
-        elif isinstance(inner, dict | list):
-            yield from _containers(inner, replicas * many)

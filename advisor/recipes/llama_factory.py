@@ -58,8 +58,7 @@ def read(config: Config) -> dict[str, Any]:
         "precision": "fp8" if config.flag("fp8") else products,
         # What is trained is upcast to fp32 unless asked otherwise.
         "weights": "bf16" if config.flag("pure_bf16") else "fp32",
-        "optimizer": "muon" if config.flag("use_muon") else "galore"
-        if config.flag("use_galore") else config.choice(OPTIMIZERS, "optim", default="adamw_torch"),
+        "optimizer": _optimizer(config),
         "recompute": "none" if config.flag("disable_gradient_checkpointing") else "full",
         "attention": config.choice(ATTENTIONS, "flash_attn", default="auto"),
         "kernels": "compiled" if config.flag("torch_compile") else None,
@@ -82,8 +81,14 @@ def read(config: Config) -> dict[str, Any]:
     return facts | {name: value for name, value in shards.items() if value is not None}
 
 
+def _optimizer(config: Config) -> Any:
+    named = config.choice(OPTIMIZERS, "optim", default="adamw_torch")
+    is_muon, is_galore = config.flag("use_muon"), config.flag("use_galore")
+    return "muon" if is_muon else "galore" if is_galore else named
+
+
 def _samples(config: Config, names: list[str], most: int | None) -> int | None:
-    """Return the samples of data sets whose files lie here, as ``dataset_info.json`` names them."""
+    """Return the samples of data sets here, whose files ``dataset_info.json`` names."""
     from advisor.recipes.facts import local_samples
 
     folder = config.path.parent / (config.text("dataset_dir") or "data")

@@ -12,7 +12,8 @@ from typing import Any, Final
 from advisor.recipes.facts import Config
 
 NEMO_MARKS: Final = (
-    ("model.micro_batch_size", "model.num_layers"), ("model.micro_batch_size", "model.hidden_size"),
+    ("model.micro_batch_size", "model.num_layers"),
+    ("model.micro_batch_size", "model.hidden_size"),
     ("model.encoder_seq_length",),
 )  # fmt: skip
 MARKS: Final = (("num_layers", "hidden_size", "micro_batch_size"),)
@@ -25,20 +26,22 @@ _PADDED: Final = 128
 _GPT2_WORDS: Final = 50_257
 _WORDS: Final = {"GPT2BPETokenizer": _GPT2_WORDS, "Llama2Tokenizer": 32_000}
 _SAME: Final = (
-    "use_mcore_models", "transformer_impl", "attention_softmax_in_fp32", "no_masked_softmax_fusion",
-    "max_position_embeddings", "rotary_base", "rotary_percent", "init_method_std", "mock_data",
-    "normalization", "position_embedding_type", "no_position_embedding", "attention_backend",
-    "distributed_backend", "moe_router_load_balancing_type", "moe_aux_loss_coeff",
-    "moe_token_dispatcher_type", "overlap_grad_reduce", "overlap_param_gather", "rampup_batch_size",
-    "sequence_parallel", "use_flash_attn", "no_load_optim", "no_load_rng", "manual_gc",
-    "apply_layernorm_1p", "calculate_per_token_loss", "empty_unused_memory_level", "add_qkv_bias",
-    "exit_duration_in_mins", "moe_grouped_gemm", "moe_permute_fusion", "fp8_amax_history_len",
-    "fp8_amax_compute_algo", "fp8_param_gather", "use_rotary_position_embeddings", "lr_decay_iters",
-    "attention_dropout", "hidden_dropout", "no_gradient_accumulation_fusion", "group_query_attention",
-    "decoupled_lr", "decoupled_min_lr", "recompute_method", "recompute_num_layers", "qk_layernorm",
-    "accumulate_allreduce_grads_in_fp32", "no_create_attention_mask_in_dataloader", "log_throughput",
-    "no_mmap_bin_files", "tiktoken_pattern", "untie_embeddings_and_output_weights", "iteration",
-    "kv_channels", "eod_mask_loss", "exit_interval", "moe_router_topk", "finetune", "recompute_modules",
+    "accumulate_allreduce_grads_in_fp32", "add_qkv_bias", "apply_layernorm_1p",
+    "attention_backend", "attention_dropout", "attention_softmax_in_fp32",
+    "calculate_per_token_loss", "decoupled_lr", "decoupled_min_lr", "distributed_backend",
+    "empty_unused_memory_level", "eod_mask_loss", "exit_duration_in_mins", "exit_interval",
+    "finetune", "fp8_amax_compute_algo", "fp8_amax_history_len", "fp8_param_gather",
+    "group_query_attention", "hidden_dropout", "init_method_std", "iteration", "kv_channels",
+    "log_throughput", "lr_decay_iters", "manual_gc", "max_position_embeddings", "mock_data",
+    "moe_aux_loss_coeff", "moe_grouped_gemm", "moe_permute_fusion",
+    "moe_router_load_balancing_type", "moe_router_topk", "moe_token_dispatcher_type",
+    "no_create_attention_mask_in_dataloader", "no_gradient_accumulation_fusion", "no_load_optim",
+    "no_load_rng", "no_masked_softmax_fusion", "no_mmap_bin_files", "no_position_embedding",
+    "normalization", "overlap_grad_reduce", "overlap_param_gather", "position_embedding_type",
+    "qk_layernorm", "rampup_batch_size", "recompute_method", "recompute_modules",
+    "recompute_num_layers", "rotary_base", "rotary_percent", "sequence_parallel",
+    "tiktoken_pattern", "transformer_impl", "untie_embeddings_and_output_weights",
+    "use_flash_attn", "use_mcore_models", "use_rotary_position_embeddings",
 )  # fmt: skip
 
 
@@ -163,5 +166,8 @@ def read_nemo(config: Config) -> dict[str, Any]:
         "tp": tp, "pp": pp, "cp": whole("model.context_parallel_size"),
         "ep": whole("model.expert_model_parallel_size"), "chunks": chunks if pp > 1 else None,
     }  # fmt: skip
-    config.read |= {f"model.{name}" for name in _SAME} | {"model.mcore_gpt", "model.megatron_amp_O2"}
+    config.read |= {f"model.{name}" for name in _SAME} | {
+        "model.mcore_gpt",
+        "model.megatron_amp_O2",
+    }
     return facts

@@ -1,4 +1,4 @@
-"""The one way into a recipe: which tool wrote the file, and what that tool's reader makes of it."""
+"""The one way into a recipe: which tool wrote the file, and what its reader makes of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any, Final, NamedTuple
 
 from advisor.errors import UsageError
 from advisor.recipes.facts import Config, Recipe, recipe_of
-from advisor.recipes.launch import Start, starts, submitted
+from advisor.recipes.launch import Start, starts
+from advisor.recipes.submissions import submitted
 from advisor.recipes.text import documents, read_text
 
 
@@ -53,8 +54,8 @@ def recipe(path: Path, kind: str | None = None, *, text: str | None = None) -> R
     if not tables:
         return _started(path, starts(text))
     for table in tables:
-        for script, variables, ranks in submitted(table):
-            return _started(path, starts(script, variables, ranks))
+        if (sent := submitted(table)) is not None:
+            return _started(path, starts(*sent))
     table = tables[0]
     config = Config(path=path, table=table)
     kind = kind or _recognised(config)

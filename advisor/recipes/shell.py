@@ -23,10 +23,12 @@ _EMPTY: Final = re.compile(r'\[\[?\s+(-n|-z)\s+"?([^"]*?)"?\s+\]\]?')
 _MOST_ROUNDS: Final = 8
 
 
-def commands(text: str, given: dict[str, str] | None = None) -> tuple[list[list[str]], dict[str, str]]:
-    """Return the commands of a script as words, and its variables; ``given``: those before it.
+def commands(
+    text: str, given: dict[str, str] | None = None
+) -> tuple[list[list[str]], dict[str, str]]:
+    r"""Return the commands of a script as words, and its variables; ``given``: those before it.
 
-    >>> commands('N=4\\nA=(--lr 1 # fast\\n --n $N)\\ntorchrun t.py ${A[@]} --m $((N*2))')[0]
+    >>> commands('N=4\nA=(--lr 1 # fast\n --n $N)\ntorchrun t.py ${A[@]} --m $((N*2))')[0]
     [['torchrun', 't.py', '--lr', '1', '--n', '4', '--m', '8']]
     """
     known = dict(given or {})
@@ -70,7 +72,7 @@ def _statements(text: str) -> Iterator[str]:
             continue
         held += line.removesuffix("\\") + (" " if line.endswith("\\") else "\n")
         is_array = re.match(r"\s*(?:export\s+)?\w+\+?=\(", held)
-        is_open = held.count('"') % 2 or held.count("'") % 2 and '"' not in held
+        is_open = held.count('"') % 2 or (held.count("'") % 2 and '"' not in held)
         if line.endswith("\\") or is_open or (is_array and not held.rstrip().endswith(")")):
             continue
         if held.strip():
@@ -111,7 +113,9 @@ def _expanded(text: str, known: dict[str, str]) -> str:
         text = _BARE.sub(lambda m: known.get(m[1], m[0]), text)
         text = re.sub(
             r"\$\(\(([^()$]*)\)\)",
-            lambda m: "$((" + re.sub(r"[A-Za-z_]\w*", lambda n: known.get(n[0], n[0]), m[1]) + "))",
+            lambda m: (
+                "$((" + re.sub(r"[A-Za-z_]\w*", lambda n: known.get(n[0], n[0]), m[1]) + "))"
+            ),
             text,
         )
         text = _SUM.sub(lambda m: _computed(m[1]), text)

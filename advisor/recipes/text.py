@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,7 +38,8 @@ def read_text(path: Path) -> str:
     except (OSError, ValueError) as error:
         why = str(error).replace("more than 0 MiB", f"more than {MOST_BYTES >> 10} KiB")
         raise UsageError(
-            f"cannot read the recipe {path}: {why}", hint="give the file that the tool is given; a recorded run is --run NAME"
+            f"cannot read the recipe {path}: {why}",
+            hint="give the file that the tool is given; a recorded run is --run NAME",
         ) from error
 
 
@@ -53,10 +55,10 @@ def documents(path: Path, text: str) -> list[dict[str, Any]]:
         found = _PARSERS[form](text)
         for one in found:
             if not isinstance(one, dict):
-                raise ValueError(f"it holds a {type(one).__name__} and no table")  # noqa: TRY301
+                raise TypeError(f"it holds a {type(one).__name__} and no table")  # noqa: TRY301
             if _size(one) > _MOST_VALUES:
                 raise ValueError(f"it holds more than {_MOST_VALUES:,} values")  # noqa: TRY301
-    except (ValueError, RecursionError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         line = " ".join(str(error).split())[:200]
         raise UsageError(
             f"cannot read the recipe {path}: {line}", hint=f"correct the {form.upper()}"
@@ -67,7 +69,7 @@ def documents(path: Path, text: str) -> list[dict[str, Any]]:
 def _yaml(text: str) -> list[Any]:
     import yaml
 
-    class Loader(yaml.SafeLoader):
+    class SingleKeyLoader(yaml.SafeLoader):
         """A loader that refuses a key given twice, which others would drop."""
 
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
@@ -79,7 +81,7 @@ def _yaml(text: str) -> list[Any]:
             return super().construct_mapping(node, deep=deep)
 
     try:
-        found = [one for one in yaml.load_all(text, Loader) if one is not None]  # noqa: S506
+        found = [one for one in yaml.load_all(text, SingleKeyLoader) if one is not None]
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from error
     except TypeError as error:  # a key that is a list
@@ -102,7 +104,11 @@ def _json(text: str) -> list[Any]:
     return [json.loads(text, object_pairs_hook=paired)]
 
 
-_PARSERS: Final = {"yaml": _yaml, "json": _json, "toml": lambda text: [bounded.parse_toml(text)]}
+_PARSERS: Final[Mapping[str, Callable[[str], list[Any]]]] = {
+    "yaml": _yaml,
+    "json": _json,
+    "toml": lambda text: [bounded.parse_toml(text)],
+}
 
 
 def _size(value: Any, most: int = _MOST_VALUES) -> int:
