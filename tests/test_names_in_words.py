@@ -44,7 +44,7 @@ OTHERS: Final[Mapping[str, str]] = {
     " cast_trainable_params_to_fp32 data_args.py finetuning_args.py model_args.py torch_dtype"
     " add_training_arguments add_sd_models_arguments parse_args pretrain_gpt.py"
     " sdxl_train_network.py flux_train_network.py megatron_gpt_config.yaml job_config.py"
-    " parallelism_config.py models_config.py dataset_info.json accumulate_grad_in_fp32",
+    " parallelism_config.py models_config.py enums.py dataset_info.json lora_finetune_distributed deepspeed_configs accumulate_grad_in_fp32",
     "torchtune": "num_output_chunks",
     "DeepSpeed": "partition_activations reduce_bucket_size pipe_buffers fwd_cache"
     " inplace_backward",

@@ -170,6 +170,7 @@ _MADE: Final = ("accumulation", "ranks", "epochs_said", "samples", "data", "pack
 _NEEDED: Final[Mapping[str, tuple[str, str]]] = {
     "model": ("which model it trains", "say it: --model NAME, or --model path/config.json"),
     "sequence": ("how many tokens a sample has", "say it: --sequence 2048"),
+    "image": ("how large its images are", "say it: --image 512"),
     "vocabulary": ("how many words the vocabulary has", "say it: --vocabulary 32000"),
 }
 

@@ -38,6 +38,16 @@ _SHARDED: Final[Mapping[str, int]] = {
     "no_shard": 0, "3": 0,
 }  # fmt: skip
 _MLP: Final = ("gate_proj", "up_proj", "down_proj", "gate_up_proj", "fc1", "fc2", "w1", "w2", "w3")
+# Configurations of DeepSpeed that Axolotl (``deepspeed_configs``) and LLaMA-Factory
+# (``examples/deepspeed``) ship: the stage, and what lies on the host.
+_SHIPPED: Final[Mapping[str, tuple[int | None, tuple[str, ...]]]] = {
+    "zero1": (1, ()), "zero1_torch_compile": (1, ()), "zero2": (2, ()),
+    "zero2_torch_compile": (2, ()), "zero3": (3, ()), "zero3_bf16": (3, ()),
+    "zero3_bf16_cpuoffload_params": (3, ("parameters",)),
+    "zero3_bf16_cpuoffload_all": (3, ("optimizer", "parameters")),
+    "ds_z0_config": (0, ()), "ds_z2_config": (2, ()), "ds_z2_offload_config": (2, ("optimizer",)),
+    "ds_z3_config": (3, ()), "ds_z3_offload_config": (3, ("optimizer", "parameters")),
+}  # fmt: skip
 _UNDESCRIBED: Final = "record a step of it instead: advisor profile"
 MARKS: Final = (
     ("model_name_or_path", "per_device_train_batch_size"), ("model_name_or_path", "learning_rate"),
@@ -77,12 +87,9 @@ def deepspeed(config: Config, said: Any) -> dict[str, Any]:
         beside = (path, config.path.parent / path.name, path.with_suffix(".json"))
         found = next((one for one in beside if one.is_file()), None)
         if found is None:
-            stage = next((n for n in (3, 2, 1, 0) if f"z{n}" in path.stem or f"zero{n}"
-                          in path.stem.replace("_", "")), None)  # fmt: skip
-            if stage is None:
-                config.asked[f"deepspeed {said}, which is not here"] = "--zero"
-            moves = "cpuoffload_all" in path.stem
-            return _of_zero(stage, ("optimizer", "parameters") if moves else ())
+            if path.stem not in _SHIPPED:
+                config.asked[f"deepspeed {said}, which is not here"] = "--zero, --offload"
+            return _of_zero(*_SHIPPED.get(path.stem, (None, ())))
         table = flat(documents(found, read_text(found))[0])
     elif isinstance(said, dict):
         table = flat(said)
@@ -110,7 +117,8 @@ def deepspeed(config: Config, said: Any) -> dict[str, Any]:
 
 def _of_zero(stage: int | None, moves: tuple[str, ...]) -> dict[str, Any]:
     # DeepSpeed keeps fp32 masters of 16-bit weights whatever they were loaded in.
-    return {"stack": "deepspeed", "zero": stage, "weights": "fp32", "offload": moves or False}
+    return {"stack": "deepspeed", "zero": stage, "weights": "fp32",
+            "offload": moves or (None if stage is None else False)}  # fmt: skip
 
 
 def sharding(config: Config) -> dict[str, Any]:
@@ -211,7 +219,13 @@ def read(config: Config) -> dict[str, Any]:
         facts["lora_targets"] = targets(config.words("lora_target_modules"))
         bits = 4 if config.flag("load_in_4bit") else 8 if config.flag("load_in_8bit") else 16
         facts["base_bits"] = bits
-    config.read |= {"fsdp_version", "parallelism_config", "distributed_type", "num_machines"}
+    config.read |= {
+        "gradient_checkpointing_kwargs",
+        "fsdp_version",
+        "parallelism_config",
+        "distributed_type",
+        "num_machines",
+    }
     if config.flag("activation_offloading"):
         facts["offload"] = ("activations",)
     shards = sharding(config)

@@ -30,7 +30,6 @@ _KNOWN: Final = (
     ("xl-base", "sdxl"), ("v1-5", "sd-1.5"), ("v1-4", "sd-1.5"), ("sd15", "sd-1.5"),
     ("v2-1", "sd-2.1"), ("stable-diffusion-2", "sd-2.1"),
 )  # fmt: skip
-_RESOLUTION: Final = 512
 
 
 def read(config: Config) -> dict[str, Any]:
@@ -55,14 +54,20 @@ def read(config: Config) -> dict[str, Any]:
 def read_diffusers(config: Config) -> dict[str, Any]:
     """Return what the arguments of a training script of diffusers say."""
     named = config.text("pretrained_model_name_or_path")
-    rank = config.whole("rank", "lora_rank")
+    script = config.text("script") or ""
+    rank = config.whole("rank", "lora_rank") or (4 if "lora" in script else None)
     is_8bit = config.flag("use_8bit_adam")
     config.read |= {"center_crop", "random_flip", "scale_lr", "allow_tf32"}
     steps = config.whole("max_train_steps")
+    side = 1024 if "sdxl" in script or "flux" in script else 512
+    config.keys.setdefault("resolution", side)
     return _common(config, named) | {
-        "micro_batch": config.whole("train_batch_size") or 4,
+        "micro_batch": config.whole("train_batch_size")
+        or (16 if "text_to_image" in script else 4),
         "total_steps": steps,
-        "epochs_said": None if steps else config.number("num_train_epochs") or 100.0,
+        "epochs_said": None
+        if steps
+        else config.number("num_train_epochs") or (100.0 if "text_to_image" in script else 1.0),
         "optimizer": "adamw-8bit" if is_8bit else "adamw",
         "lora": rank,
         "lora_targets": "attention" if rank else None,
@@ -88,7 +93,7 @@ def _common(config: Config, named: str | None) -> dict[str, Any]:
     whole = config.flag("full_bf16") or config.flag("full_fp16")
     return {
         "model": _model(named),
-        "image": config.whole("resolution") or _RESOLUTION,
+        "image": config.whole("resolution"),
         "accumulation": config.whole("gradient_accumulation_steps") or 1,
         "ranks": processes(config),
         "precision": products if products in ("bf16", "fp16") else "fp32",

@@ -82,6 +82,8 @@ def _start(words: list[str], asked: int | None) -> Start | None:
         arguments, plain_words = after
         file = _file(tool, flag, arguments, plain_words, words[:place])
         ranks = _count(before | (arguments if tool == "torchtune" else {}), asked)
+        if tool == "diffusers":
+            arguments["script"] = word
         if tool == "torchtune":
             ranks = 1 if any("single_device" in one for one in plain_words) else ranks
             arguments = {n: v for n, v in arguments.items() if n not in (*_RANKS, *_NODES)}

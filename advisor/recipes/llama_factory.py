@@ -29,7 +29,7 @@ MARKS: Final = (
 _SAME: Final = ("do_train", "do_eval", "pure_bf16", "streaming", "buffer_size", "mix_strategy",
                 "use_fast_tokenizer", "template", "media_dir", "freeze_trainable_modules",
                 "double_quantization", "quantization_type", "quantization_method",
-                "do_predict", "neat_packing")  # fmt: skip
+                "do_predict", "neat_packing", "gradient_checkpointing", "attn", "rope_scaling")  # fmt: skip
 
 
 def read(config: Config) -> dict[str, Any]:

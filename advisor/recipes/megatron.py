@@ -6,9 +6,11 @@ Defaults and meanings: ``megatron/training/arguments.py`` of megatron-core 0.16.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from advisor.errors import UsageError
 from advisor.recipes.facts import Config
 
 NEMO_MARKS: Final = (
@@ -43,6 +45,14 @@ _SAME: Final = (
     "tiktoken_pattern", "transformer_impl", "untie_embeddings_and_output_weights",
     "use_flash_attn", "use_mcore_models", "use_rotary_position_embeddings",
 )  # fmt: skip
+
+
+# NeMo's own switches that change neither sizes nor what is described of kernels.
+_NEMO_SAME: Final = re.compile(
+    r"(model\.(nsys_profile|fp8_|native_amp|mcore_gpt|megatron_amp|apply_query|attention_type|grad|"
+    r"make_vocab|normaliz|pre_process|post_process|persist|transformer_|use_|batch_p2p|reduce_amax|"
+    r"apex|rotary|layernorm|get_attention|optim|\w+_fusion)|trainer|exp_manager|hydra|restore)"
+)
 
 
 def read(config: Config) -> dict[str, Any]:
@@ -86,8 +96,21 @@ def read(config: Config) -> dict[str, Any]:
     }  # fmt: skip
 
 
+# Of architectures that layers, widths and heads do not describe.
+_ELSE: Final = ("multi_latent_attention", "moe_shared_expert_intermediate_size", "moe_layer_freq",
+                "window_size", "hybrid_override_pattern", "mtp_num_layers")  # fmt: skip
+
+
 def dimensions(config: Config, above: str = "") -> dict[str, Any]:
-    """Return the transformer that Megatron's names describe."""
+    """Return the transformer that Megatron's names describe.
+
+    Raises UsageError if it has parts that the numbers of a question do not describe.
+    """
+    if odd := [name for name in _ELSE if config.get(f"{above}{name}") not in (None, False)]:
+        raise UsageError(
+            f"{config.path} has {', '.join(odd)}, which numbers alone do not describe",
+            hint="leave the recipe out, and name the model that is like it: --model NAME",
+        )
 
     def whole(name: str) -> int | None:
         return config.whole(f"{above}{name}")

@@ -58,6 +58,8 @@ def recipe(path: Path, kind: str | None = None, *, text: str | None = None) -> R
             return _started(path, starts(*sent))
     table = tables[0]
     config = Config(path=path, table=table)
+    if path.suffix == ".toml" and kind != "torchtitan":
+        _without_sections(config)
     kind = kind or _recognised(config)
     return _read(config, kind)
 
@@ -66,6 +68,13 @@ def _read(config: Config, kind: str) -> Recipe:
     tool = TOOLS[kind]
     reader: Callable[[Config], dict[str, Any]] = getattr(_module(tool), tool.reader)
     return recipe_of(config, tool.name, reader(config))
+
+
+def _without_sections(config: Config) -> None:
+    """Name the keys of sd-scripts' TOML without its sections, which it leaves out of account."""
+    short = {name.rpartition(".")[2]: value for name, value in config.keys.items()}
+    if "pretrained_model_name_or_path" in short:
+        config.keys = short
 
 
 def _module(tool: _Tool) -> Any:
@@ -93,6 +102,14 @@ def _recognised(config: Config) -> str:
     )
 
 
+def _beside(path: Path, named: str) -> Path | None:
+    """Return the file that a command names: from its folder, one mounted from it, or below it."""
+    folder, name = path.parent, Path(named).name
+    places = (folder / named, folder / named.lstrip("/"), folder / name)
+    found = [*places, *sorted(folder.glob(f"*/{name}"))[:1]]
+    return next((one for one in found if one.is_file()), None)
+
+
 def _started(path: Path, found: list[Start]) -> Recipe:
     """Return the recipe of the training that a file starts."""
     known = [one for one in found if one.tool in TOOLS]
@@ -102,16 +119,13 @@ def _started(path: Path, found: list[Start]) -> Recipe:
         raise UsageError(
             f"{path} starts {what}", hint="give the recipe itself, or describe the job: --model"
         )
-    if len({(one.tool, one.file) for one in known}) > 1:
+    if len({(one.tool, one.file, repr(one.arguments)) for one in known}) > 1:
         names = ", ".join(one.file or TOOLS[one.tool].name for one in known[:4])
         raise UsageError(f"{path} starts several trainings: {names}", hint="give one's recipe")
     start = known[-1]
     config = Config(path=path, table=dict(start.arguments), ranks=start.ranks)
     if start.file is not None:
-        file = next(
-            (one for one in (path.parent / start.file, path.parent / Path(start.file).name)
-             if one.is_file()), None,
-        )  # fmt: skip
+        file = _beside(path, start.file)
         if file is None:
             raise UsageError(
                 f"{path} starts {TOOLS[start.tool].name} with {start.file}, which is not here",
