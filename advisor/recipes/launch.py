@@ -10,7 +10,15 @@ from typing import Any, Final
 
 from advisor.recipes.shell import commands
 from advisor.recipes.submissions import slurm_ranks
+from advisor.recipes.tables import tables
 from advisor.recipes.text import plain
+
+_SHELLS: Final = ("-c", "-lc", "-ec")
+_RANKS: Final = ("nproc_per_node", "num_processes", "num_gpus")
+_NODES: Final = ("nnodes", "num_nodes", "num_machines")
+_ENDS: Final = (".yaml", ".yml", ".toml", ".json")
+_NUMBER: Final = re.compile(r"-\d[\d.e-]*")
+_NAMED: Final = re.compile(r"[+~]{0,2}([A-Za-z_][\w.]*)=(.*)", re.S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,33 +27,8 @@ class Start:
 
     tool: str
     arguments: dict[str, Any]
-    file: str | None = None
-    ranks: int | None = None
-
-
-# Word of a command, the tool, and the flag that names its recipe ("" for the next word).
-_PROGRAMS: Final = (
-    (r"axolotl(\.cli\.train)?", "axolotl", ""),
-    (r"llamafactory-cli|lmf|.*/?src/train\.py|train_bash\.py", "llamafactory", ""),
-    (r"tune", "torchtune", "config"), (r"litgpt", "litgpt", "config"), (r"trl", "trl", "config"),
-    (r"torchtitan\.train|.*run_train\.sh|.*torchtitan/train\.py", "torchtitan", "job.config_file"),
-    (r"(.*/)?(pretrain|finetune|train)_?(gpt|llama|mixtral|mamba|retro)\w*\.py", "megatron", ""),
-    (r"(.*/)?megatron_gpt_pretraining\.py", "nemo", "config_name"),
-    (r"(.*/)?run_train\.py", "nanotron", "config_file"),
-    (r"(.*/)?(sdxl_|flux_|sd3_)?train_(network|db|control_net)\.py|(.*/)?(sdxl|flux|sd3)_train"
-     r"(_network)?\.py|(.*/)?fine_tune\.py", "kohya", "config_file"),
-    (r"(.*/)?train_(text_to_image|dreambooth|controlnet|unconditional|instruct)\w*\.py",
-     "diffusers", ""),
-    (r"yolo", "ultralytics", ""),
-)  # fmt: skip
-_SUBVERBS: Final = {
-    "axolotl": {"train"}, "llamafactory": {"train"}, "torchtune": {"run"}, "trl": {"sft", "dpo",
-    "grpo", "kto", "reward", "rloo"}, "litgpt": {"finetune", "finetune_lora", "finetune_full",
-    "pretrain", "finetune_adapter"}, "ultralytics": {"train", "detect", "segment", "classify"},
-}  # fmt: skip
-_ENDS: Final = (".py", ".yaml", ".yml", ".toml", ".json")
-_RANKS: Final = ("nproc_per_node", "num_processes", "num_gpus")
-_NODES: Final = ("nnodes", "num_nodes", "num_machines")
+    file: str | None
+    ranks: int | None
 
 
 def starts(
@@ -53,104 +36,84 @@ def starts(
 ) -> list[Start]:
     """Return the trainings that a script starts; ``ranks``: of what it asks for."""
     asked = ranks or slurm_ranks(text)
-    found, known = commands(text, dict(given or {}))
-    lines = list(found)
-    for words in found:  # bash -c "torchrun ..."
-        inner = (word for flag, word in pairwise(words) if flag in ("-c", "-lc", "-ec"))
+    lines, known = commands(text, dict(given or {}))
+    for words in list(lines):  # bash -c "torchrun ..."
+        inner = (word for flag, word in pairwise(words) if flag in _SHELLS)
         lines += [one for word in inner for one in commands(word, known)[0]]
     return [start for words in lines if (start := _start(words, asked)) is not None]
 
 
 def _start(words: list[str], asked: int | None) -> Start | None:
-    for place, word in enumerate(words):
-        tool, flag = next(
-            ((tool, flag) for pattern, tool, flag in _PROGRAMS if re.fullmatch(pattern, word)),
-            (None, ""),
-        )
-        is_script = word.endswith(".py") and any("model_name_or_path" in w for w in words)
-        if tool is None and is_script and not word.startswith("-"):
-            tool = "trainer"
-        if tool is None or (word.startswith("-") and "=" not in word):
-            continue
-        rest = words[place + 1 :]
-        verbs = _SUBVERBS.get(tool, set())
-        if verbs and word.rpartition(".")[2] not in ("train", "py"):
-            if not rest or rest[0] not in verbs:
+    for program in tables()["programs"]:
+        verbs, needs = program.get("verbs", "").split(), program.get("with", "")
+        for place, word in enumerate(words):
+            rest = words[place + 1 :]
+            if not re.fullmatch(program["word"], word) or (verbs and {*rest[:1]} - {*verbs}):
                 continue
-            rest = rest[1:]
-        before, after = _arguments(words[:place])[0], _arguments(rest)
-        arguments, plain_words = after
-        file = _file(tool, flag, arguments, plain_words, words[:place])
-        ranks = _count(before | (arguments if tool == "torchtune" else {}), asked)
-        if tool == "diffusers":
-            arguments["script"] = word
-        if tool == "torchtune":
-            ranks = 1 if any("single_device" in one for one in plain_words) else ranks
-            arguments = {n: v for n, v in arguments.items() if n not in (*_RANKS, *_NODES)}
-        name = {"trl": "trainer"}.get(tool, tool)
-        if tool == "trl" and words[place + 1] != "sft":
-            arguments["trainer_type"] = words[place + 1]
-        if "config_file" in before and name in ("trainer", "axolotl", "diffusers", "kohya"):
-            arguments["accelerate_config"] = before["config_file"]
-        return Start(tool=name, arguments=arguments, file=file, ranks=ranks)
+            if (verbs and not rest) or not any(needs in one for one in rest or [""]):
+                continue
+            return _read(program, word, words[:place], rest, asked)
     return None
 
 
-def _file(
-    tool: str, flag: str, arguments: dict[str, Any], words: list[str], before: list[str]
-) -> str | None:
-    if flag:
-        found = arguments.pop(flag, None)
-        for one in (*before, *words):  # CONFIG_FILE=... ./run_train.sh
-            if one.startswith("CONFIG_FILE="):
-                found = one.partition("=")[2].strip("\"'")
-        return None if found is None else str(found)
-    is_named = tool in ("axolotl", "llamafactory", "trainer")
-    return next((one for one in words if is_named and one.endswith(_ENDS[1:])), None)
+def _read(
+    program: Mapping[str, str], word: str, before: list[str], rest: list[str], asked: int | None
+) -> Start:
+    tool, (arguments, others) = program["tool"], _arguments(rest)
+    launcher, _ = _arguments(before)
+    if tool == "torchtune":  # `tune run` is its own launcher
+        launcher |= {n: arguments.pop(n) for n in (*_RANKS, *_NODES) if n in arguments}
+        asked = 1 if any("single_device" in one for one in others) else asked
+    file = arguments.pop(program["flag"], None) if "flag" in program else None
+    file = launcher.get("CONFIG_FILE") if tool == "torchtitan" and file is None else file
+    if "flag" not in program:
+        file = next((one for one in others if one.endswith(_ENDS)), None)
+    more = {"script": word} if tool == "diffusers" else {}
+    if program["word"] == "trl" and rest[0] != "sft":
+        more["trainer_type"] = rest[0]
+    if (accelerate := launcher.get("config_file")) is not None:
+        more["accelerate_config"] = str(accelerate)
+    return Start(
+        tool=tool, arguments=arguments | more, file=None if file is None else str(file),
+        ranks=_count(launcher, asked),
+    )  # fmt: skip
 
 
-def _count(arguments: Mapping[str, Any], asked: int | None) -> int | None:
-    each = next((arguments[name] for name in _RANKS if name in arguments), None)
-    nodes = next((arguments[name] for name in _NODES if name in arguments), 1)
-    if not isinstance(each, int) or isinstance(each, bool):
+def _count(launcher: Mapping[str, Any], asked: int | None) -> int | None:
+    """Return the ranks that a launcher starts; those of accelerate are of all machines."""
+    each = next((launcher[name] for name in _RANKS if isinstance(launcher.get(name), int)), None)
+    nodes = next((launcher[name] for name in _NODES if isinstance(launcher.get(name), int)), 1)
+    if each is None:
         return asked
-    is_total = "num_processes" in arguments and "nproc_per_node" not in arguments
-    times = 1 if is_total or not isinstance(nodes, int) else nodes
-    return max(each * times, 1) if asked is None or times > 1 or is_total else max(each, asked)
+    is_total = "num_processes" in launcher and "nproc_per_node" not in launcher
+    return each if is_total else max(each * nodes, asked or 1)
 
 
 def _arguments(words: list[str]) -> tuple[dict[str, Any], list[str]]:
     """Return ``--name value``, ``--name=value`` and ``name=value``, and the other words."""
     found: dict[str, Any] = {}
     others: list[str] = []
-    place = 0
-    while place < len(words):
-        word = words[place]
-        place += 1
-        is_flag = word.startswith("-") and not re.fullmatch(r"-\d+(\.\d+)?(e-?\d+)?", word)
-        if not is_flag:
-            name, sign, value = word.partition("=")
-            if sign and re.fullmatch(r"[+~]{0,2}[A-Za-z_][\w.]*", name):
-                found[name.lstrip("+~")] = plain(value)
-            else:
-                others.append(word)
-            continue
-        name, sign, value = word.lstrip("-").partition("=")
-        name = name.replace("-", "_")
-        if sign:
-            found[name] = plain(value)
-            continue
-        values: list[Any] = []
-        while place < len(words) and (
-            not words[place].startswith("-") or re.fullmatch(r"-\d[\d.e-]*", words[place])
-        ):
-            is_next = re.match(r"[+~]{0,2}[A-Za-z_][\w.]*=", words[place])
-            value = plain(words[place])
+    name = ""
+    for word in words:
+        is_flag = word.startswith("-") and not _NUMBER.fullmatch(word)
+        if match := _NAMED.fullmatch(word.lstrip("-") if is_flag else word):
+            found[match[1].replace("-", "_") if is_flag else match[1]] = plain(match[2])
+            name = ""
+        elif is_flag:
+            name, _, value = word.lstrip("-").replace("-", "_").partition("=")
+            found[name] = plain(value) if value else True
+        else:
+            value = plain(word)
+            held = found.get(name)
             # Numbers and words do not stand in one list: what follows begins something else.
-            is_other = values and isinstance(values[0], str) != isinstance(value, str)
-            if values and (is_next or is_other or str(value).endswith(_ENDS)):
-                break
-            values.append(value)
-            place += 1
-        found[name] = True if not values else values[0] if len(values) == 1 else values
+            kind = held[0] if isinstance(held, list) else held
+            if not name or (held is not True and isinstance(kind, str) != isinstance(value, str)):
+                others.append(word)
+                name = ""
+            elif held is True:
+                found[name] = value
+            elif str(word).endswith((*_ENDS, ".py")):
+                others.append(word)
+            else:
+                found[name] = [*(held if isinstance(held, list) else [held]), value]
     return found, others

@@ -125,20 +125,16 @@ def _expanded(text: str, known: dict[str, str]) -> str:
 
 
 def _computed(sum_: str) -> str:
-    """Return a sum of whole numbers, or its text where it is none: products before sums."""
-    parts = re.fullmatch(r"\s*(\d{1,12})\s*([*/+-])\s*(\d{1,12})\s*", sum_)
+    """Return a sum or product of whole numbers, from left to right; its text where it is none."""
+    parts = re.fullmatch(r"\s*(\d{1,12})((?:\s*[*/+-]\s*\d{1,12}){0,5})\s*", sum_)
     if parts is None:
-        product = re.fullmatch(r"\s*\d{1,9}(\s*\*\s*\d{1,9}){1,5}\s*", sum_)
-        if product is None:
-            return sum_.strip() if sum_.strip().isdigit() else f"$[{sum_}]"
-        total = 1
-        for number in re.findall(r"\d+", sum_):
-            total *= int(number)
-        return str(total)
-    first, second = int(parts[1]), int(parts[3])
-    if parts[2] == "/":
-        return str(first // second) if second else "0"
-    return str({"*": first * second, "+": first + second, "-": first - second}[parts[2]])
+        return f"$[{sum_}]"
+    total = int(parts[1])
+    for sign, number in re.findall(r"([*/+-])\s*(\d+)", parts[2]):
+        other = int(number)
+        by = {"*": total * other, "+": total + other, "-": total - other, "/": total}
+        total = total // max(other, 1) if sign == "/" else by[sign]
+    return str(total)
 
 
 def _words(text: str) -> list[str]:
