@@ -138,9 +138,12 @@ MODEL_ARGS=(
 DTYPE_ARGS=()
 if [[ "$DTYPE" == "bf16" ]]; then
     DTYPE_ARGS+=("--bf16")
+elif [ "$DTYPE" = fp8 ]; then
+    DTYPE_ARGS+=("--fp8-format hybrid")
 else
     DTYPE_ARGS+=("--fp16")
 fi
+if [ -z "$NNODES" ]; then NNODES=9; fi
 torchrun --nproc_per_node $GPUS_PER_NODE --nnodes $NNODES pretrain_gpt.py \\
     ${MODEL_ARGS[@]} ${DTYPE_ARGS[@]} \\
     --micro-batch-size 1 --global-batch-size 128 --train-iters 2000 \\

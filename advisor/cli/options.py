@@ -44,7 +44,10 @@ from advisor.errors import UsageError
 # Other names of flags, beside those that stand in for an older option.
 _SHORTHANDS: Final = ("compile", "quantised_base", "finetune")
 _FILE: Final = "question"
-_RECIPE: Final = "recipe_file"
+_RECIPE: Final = Entry(
+    help="Recipe of a training tool: the same as --recipe.", name="recipe_file", is_argument=True,
+    more={"metavar": "[FILE]"},
+)  # fmt: skip
 # Of the verbs that take a run without a flag; ``with_run`` puts it into the question.
 run_argument: Final = partial(
     argument,
@@ -95,7 +98,7 @@ def _function(verb: Any, run: Callable[[Any], None] | None) -> Callable[..., Non
     if names:
         parameters.append(_FILE_PARAMETER)
     if "recipe" in names and not any(entry.is_argument for entry in entries_of(verb)):
-        parameters.append(_RECIPE_PARAMETER)
+        parameters.append(_own(_RECIPE, str | None, None))
 
     def command(**values: Any) -> None:
         if names:
@@ -177,17 +180,9 @@ _FILE_PARAMETER: Final = _parameter(
 )  # fmt: skip
 
 
-_RECIPE_PARAMETER: Final = _parameter(
-    _RECIPE,
-    Annotated[str | None, typer.Argument(
-        metavar="[FILE]", help="Recipe of a training tool: the same as --recipe.",
-    )],
-)  # fmt: skip
-
-
 def _recipe_of(values: dict[str, Any]) -> dict[str, Any]:
     """Take the recipe that stands without a flag, in a place of its own or in that of a run."""
-    named = values.pop(_RECIPE, None)
+    named = values.pop(_RECIPE.name, None)
     recorded = values.get("recorded")
     if recorded is not None and Path(recorded).is_file():
         named, values["recorded"] = recorded, None

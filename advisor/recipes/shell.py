@@ -21,6 +21,7 @@ _SUM: Final = re.compile(r"\$\(\(([\d\s+*/()-]{1,80})\)\)")
 _TEXTS: Final = re.compile(r'\[\[?\s+"?([^"\s]*)"?\s*(==|=|!=|-eq|-ne)\s*"?([^"\s]*)"?\s+\]\]?')
 _EMPTY: Final = re.compile(r'\[\[?\s+(-n|-z)\s+"?([^"]*?)"?\s+\]\]?')
 _MOST_ROUNDS: Final = 8
+_KEYWORDS: Final = ("then", "do", "done", "for", "while", "function", "set", "{", "}")
 
 
 def commands(
@@ -33,38 +34,30 @@ def commands(
     """
     known = dict(given or {})
     found: list[list[str]] = []
-    taken = [True]  # of the conditions that are open, whether this branch is followed
+    conditions: list[tuple[bool, bool]] = []  # conditions: is this branch followed, was any
     for line in _statements(text):
-        word = line.split(None, 1)[0] if line else ""
+        word = line.split(None, 1)[0]
         if word in ("if", "elif", "else", "fi"):
-            _branch(word, _expanded(line, known), taken)
-            rest = re.sub(r"^(if|elif)\b.*?;\s*then\b|^else\b|^fi\b", "", line, flags=re.S).strip()
-            if not rest or rest == line or word == "fi":
-                continue
-            line = rest
-        if not all(taken) or word in ("then", "do", "done", "for", "while", "function", "set"):
+            _branch(word, _expanded(line, known), conditions)
+        elif word in _KEYWORDS or not all(taken for taken, _ in conditions):
             continue
-        match = _ASSIGNED.fullmatch(line)
-        if match and (match[3].startswith("(") or len(_words(match[3])) <= 1):
+        elif (match := _ASSIGNED.fullmatch(line)) and (
+            match[3].startswith("(") or len(_words(match[3])) <= 1
+        ):
             name, adds, value = match.groups()
-            inner = value.strip()
-            if inner.startswith("("):
-                inner = " ".join(_words(inner[1:].rstrip().removesuffix(")")))
-            else:
-                inner = " ".join(_words(inner))
-            value = _expanded(inner, known)
-            known[name] = f"{known.get(name, '')} {value}".strip() if adds else value
-            continue
-        for part in re.split(r"\s*(?:&&|\|\||;(?!;)|\|)\s*", line):
-            words = _words(_expanded(part, known))
-            if words:
-                found.append(words)
+            inside = value[1:].rstrip().removesuffix(")") if value.startswith("(") else value
+            said = _expanded(" ".join(_words(inside)), known)
+            known[name] = f"{known.get(name, '')} {said}".strip() if adds else said
+        else:
+            parts = re.split(r"\s*(?:&&|\|\||;(?!;)|\|)\s*", line)
+            found += [words for part in parts if (words := _words(_expanded(part, known)))]
     return found, known
 
 
 def _statements(text: str) -> Iterator[str]:
     """Yield logical lines: continued ones joined, arrays and quoted texts whole, no comments."""
     text = re.sub(r"<<-?\s*['\"]?(\w+)['\"]?.*?\n\1\b", "", text, flags=re.S)  # here-documents
+    text = re.sub(r";\s*(then|else|fi|do|done)\b", r"\n\1\n", text)
     held = ""
     for raw in text.splitlines():
         line = re.sub(r"(^|\s)#.*$", "", raw).rstrip() if raw.count("#") else raw.rstrip()
@@ -82,15 +75,12 @@ def _statements(text: str) -> Iterator[str]:
         yield held.strip()
 
 
-def _branch(word: str, line: str, taken: list[bool]) -> None:
+def _branch(word: str, line: str, conditions: list[tuple[bool, bool]]) -> None:
     """Follow one branch of a condition, the first where it cannot be judged."""
-    if word == "fi":
-        if len(taken) > 1:
-            taken.pop()
-    elif word == "if":
-        taken.append(_holds(line))
-    elif len(taken) > 1:
-        taken[-1] = not taken[-1] and (word == "else" or _holds(line))
+    _, was_any = conditions.pop() if word != "if" and conditions else (False, False)
+    if word != "fi":
+        taken = not was_any and (word == "else" or _holds(line))
+        conditions.append((taken, taken or was_any))
 
 
 def _holds(line: str) -> bool:

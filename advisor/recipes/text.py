@@ -1,4 +1,4 @@
-"""The text of a recipe as plain values: YAML, TOML, JSON or words of a shell, all with bounds.
+"""The text of a recipe as plain values: YAML, TOML or JSON, all with bounds.
 
 ``${NAME}`` in a value is what a key of that dotted name says (OmegaConf's way), and
 ``${oc.env:NAME,default}`` the default; what cannot be resolved stays as it is written, and whoever
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,11 +19,10 @@ from advisor.errors import UsageError
 MOST_BYTES: Final = 256 << 10  # of a recipe; the largest that were read have 40 KB
 _MOST_VALUES: Final = 20_000  # an alias that repeats itself makes many of few characters
 _MOST_DOCUMENTS: Final = 50
-_FORMS: Final = {".yaml": "yaml", ".yml": "yaml", ".toml": "toml", ".json": "json"}
 _REFERENCE: Final = re.compile(r"\$\{([^${}]+)\}")
 UNRESOLVED: Final = re.compile(r"\$\{|\$[A-Za-z_(]|\?\?\?")
 # YAML 1.1 reads 2e-5 as a text; every tool here reads it as a number.
-_EXPONENT: Final = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)[eE][-+]?\d+")
+_DECIMAL: Final = re.compile(r"[-+]?(\d{1,18}\.?\d*|\.\d+)([eE][-+]?\d{1,3})?")
 
 
 def read_text(path: Path) -> str:
@@ -32,13 +31,12 @@ def read_text(path: Path) -> str:
     Raises UsageError if it cannot be read, or is larger than a recipe.
     """
     try:
-        if path.is_dir():
-            raise ValueError("it is a folder")  # noqa: TRY301
+        if path.stat().st_size > MOST_BYTES:
+            raise ValueError(f"it is larger than {MOST_BYTES >> 10} KiB")  # noqa: TRY301
         return bounded.read_text(path, most_bytes=MOST_BYTES)
     except (OSError, ValueError) as error:
-        why = str(error).replace("more than 0 MiB", f"more than {MOST_BYTES >> 10} KiB")
         raise UsageError(
-            f"cannot read the recipe {path}: {why}",
+            f"cannot read the recipe {path}: {error}",
             hint="give the file that the tool is given; a recorded run is --run NAME",
         ) from error
 
@@ -48,20 +46,23 @@ def documents(path: Path, text: str) -> list[dict[str, Any]]:
 
     Raises UsageError if it is not what its name says, has a key twice, or is no table.
     """
-    form = _FORMS.get(path.suffix.lower())
-    if form is None:
+    parse = _PARSERS.get(path.suffix.lower())
+    if parse is None:
         return []
     try:
-        found = _PARSERS[form](text)
+        found = parse(text)
         for one in found:
             if not isinstance(one, dict):
                 raise TypeError(f"it holds a {type(one).__name__} and no table")  # noqa: TRY301
-            if _size(one) > _MOST_VALUES:
+            if _is_large(one):
                 raise ValueError(f"it holds more than {_MOST_VALUES:,} values")  # noqa: TRY301
     except (ValueError, TypeError, RecursionError) as error:
-        line = " ".join(str(error).split())[:200]
+        line, form = (
+            " ".join(str(error).split())[:200],
+            path.suffix[1:].upper().replace("YML", "YAML"),
+        )
         raise UsageError(
-            f"cannot read the recipe {path}: {line}", hint=f"correct the {form.upper()}"
+            f"cannot read the recipe {path}: {line}", hint=f"correct the {form}"
         ) from error
     return [_resolved(one) for one in found]
 
@@ -73,19 +74,13 @@ def _yaml(text: str) -> list[Any]:
         """A loader that refuses a key given twice, which others would drop."""
 
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            seen: set[str] = set()
-            for key, _ in node.value:
-                if key.value in seen and key.tag != "tag:yaml.org,2002:merge":
-                    raise ValueError(f"line {key.start_mark.line + 1}: {key.value} is given twice")
-                seen.add(str(key.value))
+            _once(str(key.value) for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge")
             return super().construct_mapping(node, deep=deep)
 
     try:
         found = [one for one in yaml.load_all(text, SingleKeyLoader) if one is not None]
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from error
-    except TypeError as error:  # a key that is a list
-        raise ValueError(f"a key is no text: {error}") from error
     if len(found) > _MOST_DOCUMENTS:
         raise ValueError(f"it holds more than {_MOST_DOCUMENTS} documents")
     return found
@@ -93,38 +88,40 @@ def _yaml(text: str) -> list[Any]:
 
 def _json(text: str) -> list[Any]:
     def paired(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for name, value in pairs:
-            if name in found:
-                raise ValueError(f"{name} is given twice")
-            found[name] = value
-        return found
+        _once(name for name, _ in pairs)
+        return dict(pairs)
 
     bounded.parse_json(text)
     return [json.loads(text, object_pairs_hook=paired)]
 
 
+def _once(names: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise ValueError(f"{name} is given twice")
+        seen.add(name)
+
+
 _PARSERS: Final[Mapping[str, Callable[[str], list[Any]]]] = {
-    "yaml": _yaml,
-    "json": _json,
-    "toml": lambda text: [bounded.parse_toml(text)],
-}
+    ".yaml": _yaml, ".yml": _yaml, ".json": _json,
+    ".toml": lambda text: [bounded.parse_toml(text)],
+}  # fmt: skip
 
 
-def _size(value: Any, most: int = _MOST_VALUES) -> int:
-    """Return how many values there are, aliases counted as often as they stand."""
+def _is_large(value: Any) -> bool:
+    """Whether there are too many values, aliases counted as often as they stand."""
     count, rest = 0, [value]
-    while rest and count <= most:
+    while rest and count <= _MOST_VALUES:
         one = rest.pop()
         count += 1
-        if isinstance(one, dict):
-            rest.extend(one.values())
-        elif isinstance(one, list):
-            rest.extend(one)
-    return count
+        rest.extend(
+            one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
+        )
+    return count > _MOST_VALUES
 
 
-def flat(table: dict[str, Any], above: str = "") -> dict[str, Any]:
+def flat(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     """Return the values of nested tables by dotted names; lists stay values."""
     found: dict[str, Any] = {}
     for name, value in table.items():
@@ -141,7 +138,7 @@ def _resolved(table: dict[str, Any]) -> dict[str, Any]:
         name, _, default = match[1].partition(",")
         if name.startswith(("oc.env:", "env:")):
             return default.strip() or match[0]
-        found = known.get(name.strip(), match[0])
+        found = known.get(name.strip())
         return match[0] if isinstance(found, dict | list) or found is None else str(found)
 
     def walk(value: Any) -> Any:
@@ -152,12 +149,10 @@ def _resolved(table: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(value, str):
             return value
         for _ in range(3):  # a reference to a reference
-            if (said := _REFERENCE.sub(value_of, value)) == value:
-                break
-            value = said
+            value = _REFERENCE.sub(value_of, value)
         return plain(value)
 
-    return {name: walk(value) for name, value in table.items()}
+    return {str(name): walk(value) for name, value in table.items()}
 
 
 def plain(text: str) -> Any:
@@ -168,6 +163,4 @@ def plain(text: str) -> Any:
     """
     if re.fullmatch(r"[-+]?\d{1,18}", text):
         return int(text)
-    if _EXPONENT.fullmatch(text) or re.fullmatch(r"[-+]?\d{1,18}\.\d*", text):
-        return float(text.replace("_", ""))
-    return text
+    return float(text) if _DECIMAL.fullmatch(text) else text
