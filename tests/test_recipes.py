@@ -35,7 +35,8 @@ def write(name: str) -> str:
 
 def record(flags: str) -> dict[str, Any]:
     """Return the question that flags ask, by the command's own reading."""
-    words, given = iter(shlex.split(flags)), {}
+    words = iter(shlex.split(flags))
+    given: dict[str, Any] = {}
     for word in words:
         name = word.removeprefix("--").replace("-", "_")
         if word in ("--gated", "--tied"):

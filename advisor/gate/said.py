@@ -38,26 +38,21 @@ def from_environment(variables: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in read_environment(texts).items() if name in SAID}
 
 
-def from_recipe(text: str, path: Path) -> dict[str, Any]:
-    """Return what the recipe says that a submission starts; nothing where none is understood.
+def with_job(said: Mapping[str, Any], text: str, path: Path) -> dict[str, Any]:
+    """Return what a submission says, with the recipe that it starts where it names no job itself.
 
     ``path``: where the submission lies, beside the files that it names.
     """
     from advisor.recipes import recipe
 
+    if Question.read(said).job.names_a_job:
+        return dict(said)
     try:
         found = recipe(path, text=text)
         found.check(found.answers)
-    except UsageError:
-        return {}
-    return {name: value for name, value in found.answers.items() if name in SAID}
-
-
-def with_job(said: Mapping[str, Any], text: str, path: Path) -> dict[str, Any]:
-    """Return what a submission says, of the recipe that it starts where it names no job itself."""
-    if Question.read(said).job.names_a_job:
+    except UsageError:  # nothing that is understood
         return dict(said)
-    return merged(from_recipe(text, path), said)
+    return merged({name: v for name, v in found.answers.items() if name in SAID}, said)
 
 
 def from_script(text: str) -> dict[str, Any]:

@@ -13,11 +13,6 @@ from advisor.errors import UsageError
 from advisor.recipes.facts import Config, Facts
 from advisor.recipes.hugging_face import precision, refuse_stage, sharded, targets
 
-_FUSED: Final = (
-    "liger_rope", "liger_rms_norm", "liger_layer_norm", "liger_glu_activation", "liger_swiglu",
-    "lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel", "flash_attn_rms_norm",
-    "flash_attn_fuse_mlp", "flash_attn_fuse_qkv", "liger_rms_norm_gated",
-)  # fmt: skip
 # Older switches for what ``attn_implementation`` names now.
 _FLASH: Final = ("flash_attention", "sdp_attention", "flex_attention", "xformers_attention")
 
@@ -30,7 +25,6 @@ def read(config: Config, facts: Facts) -> Facts:
     checkpoints = config.get("gradient_checkpointing")
     moves = checkpoints in ("offload", "offload_disk")
     moves |= config.get("activation_offloading") not in (None, False)
-    places = [*config.paths("datasets"), *config.paths("pretraining_dataset")]
     config.read |= set(_FLASH)
     facts |= {
         "precision": "fp8" if config.flag("fp8") else products,
@@ -38,11 +32,18 @@ def read(config: Config, facts: Facts) -> Facts:
         "weights": "bf16" if products in ("bf16", "fp16") else "fp32",
         "recompute": "none" if checkpoints in (None, False) else "full",
         "packed": config.flag("sample_packing") or "pretraining_dataset" in config.keys,
-        "data": places,
+        "data": config.words("datasets", "pretraining_dataset"),
     }
     if config.flag("eager_attention"):
         facts["attention"] = "unfused"
-    facts |= _adapter(config) | _kernels(config)
+    if config.flag("torch_compile"):
+        facts["kernels"] = "compiled"
+    plugins = "".join(config.words("plugins")).lower()
+    if config.flag("cut_cross_entropy", default="cutcrossentropy" in plugins):
+        facts["loss"] = "chunked"
+    if config.flag("liger_cross_entropy") or config.flag("flash_attn_cross_entropy"):
+        facts["loss"] = facts["loss"] or "fused"
+    facts |= _adapter(config)
     facts = sharded(config, facts)
     if config.whole("dp_shard_size"):
         facts["zero"] = 3
@@ -67,20 +68,3 @@ def _adapter(config: Config) -> Facts:
         "lora_targets": "all-linear" if is_linear else targets(map(str, words)),
         "base_bits": 4 if is_4bit or kind == "qlora" else 8 if is_8bit else 16,
     }
-
-
-def _kernels(config: Config) -> Facts:
-    """Return what plugins of kernels change: Liger's, cut cross entropy, Axolotl's own."""
-    facts: Facts = {}
-    fused = [config.flag(name) for name in _FUSED]
-    if config.flag("torch_compile") or any(fused):
-        facts["kernels"] = "compiled" if config.flag("torch_compile") else "fused"
-    plugins = " ".join(config.words("plugins")).lower()
-    chunked = [
-        config.flag("cut_cross_entropy", default="cutcrossentropy" in plugins),
-        config.flag("liger_fused_linear_cross_entropy"), config.flag("chunked_cross_entropy"),
-    ]  # fmt: skip
-    fused = [config.flag("liger_cross_entropy"), config.flag("flash_attn_cross_entropy")]
-    if any(chunked) or any(fused):
-        facts["loss"] = "chunked" if any(chunked) else "fused"
-    return facts

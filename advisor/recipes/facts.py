@@ -86,17 +86,12 @@ class Config:
         return None if value is None else str(value)
 
     def words(self, *names: str) -> list[str]:
-        """Return a list of words, which may stand with commas in one text."""
+        """Return a list of words, which may stand in one text, or each be the path of a table."""
         value = self.get(*names) or []
         if isinstance(value, str):
             value = value.replace(",", " ").split()
-        return [str(one) for one in value] if isinstance(value, list) else [str(value)]
-
-    def paths(self, name: str) -> list[str]:
-        """Return the ``path`` of each table in a list of them."""
-        value = self.get(name)
-        rows = value if isinstance(value, list) else [value] if value else []
-        return [str(one.get("path")) if isinstance(one, dict) else str(one) for one in rows]
+        value = value if isinstance(value, list) else [value]
+        return [str(one.get("path") if isinstance(one, dict) else one) for one in value]
 
     def choice(self, table: str, *names: str, default: str = "") -> str | None:
         """Return what a word means by a table; an unknown one stays among what is not read."""
@@ -119,7 +114,7 @@ class Config:
                 found[name] = self.choice(more, *keys, default="".join(rest))
             elif kind == "switch":
                 on, off = more.split(":")
-                found[name] = _value(on if self.flag(*keys) else off)
+                found[name] = _value(on if True in {self.flag(key) for key in keys} else off)
             else:
                 value = getattr(self, kind)(*keys)
                 found[name] = plain(rest[0]) if value is None and rest else value

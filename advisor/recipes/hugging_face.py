@@ -8,12 +8,12 @@ deepspeed 0.19 (``runtime/zero/config.py``), each as its package on PyPI has it;
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Final
 
 from advisor.errors import UsageError
 from advisor.recipes.facts import Config, Facts
-from advisor.recipes.tables import meanings
+from advisor.recipes.tables import meanings, tables
 from advisor.recipes.text import documents, flat, read_text
 
 _MLP: Final = {"gate_proj", "up_proj", "down_proj", "gate_up_proj", "fc1", "fc2", "w1", "w2", "w3"}
@@ -46,42 +46,27 @@ def targets(words: Iterable[str]) -> str:
 
 def _deepspeed(config: Config, said: Any) -> Facts:
     """Return what a DeepSpeed configuration says: a table, or a file beside the recipe."""
-    table: Mapping[str, Any] = flat(said) if isinstance(said, dict) else {}
+    # DeepSpeed keeps fp32 masters of 16-bit weights whatever they were loaded in.
+    facts: Facts = {"stack": "deepspeed", "weights": "fp32"}
     if isinstance(said, str):
         path = config.path.parent / said
-        found = next(
-            (one for one in (path, config.path.parent / path.name) if one.is_file()), None
-        )
+        places = (path, config.path.parent / path.name)
+        found = next((one for one in places if one.is_file()), None)
         if found is None:
             if path.stem not in meanings("deepspeed"):
                 config.asked[f"deepspeed {said}, which is not here"] = "--zero, --offload"
-                return _of_zero(None, ())
+                return facts
             stage, *moves = meanings("deepspeed")[path.stem].split()
-            return _of_zero(int(stage), tuple(moves))
-        table = flat(documents(found, read_text(found))[0])
-    offloads = {
-        part: [table.get(name) for name in names]
-        for part, names in (
-            ("optimizer", ("zero_optimization.offload_optimizer.device",
-                           "offload_optimizer_device")),
-            ("parameters", ("zero_optimization.offload_param.device", "offload_param_device")),
-        )
-    }  # fmt: skip
-    parts = tuple(part for part, to in offloads.items() if {"cpu", "nvme"} & {*map(str, to)})
-    level = table.get("zero_optimization.stage", table.get("zero_stage", 0))
-    facts = _of_zero(level if isinstance(level, int) else None, parts)
-    names = {"train_micro_batch_size_per_gpu": "micro_batch", "train_batch_size": "batch",
-             "gradient_accumulation_steps": "accumulation"}  # fmt: skip
-    facts |= {fact: table[key] for key, fact in names.items() if isinstance(table.get(key), int)}
-    for name in ("bf16", "fp16"):
-        facts |= {"precision": name} if table.get(f"{name}.enabled") is True else {}
-    return facts
-
-
-def _of_zero(stage: int | None, moves: tuple[str, ...]) -> Facts:
-    # DeepSpeed keeps fp32 masters of 16-bit weights whatever they were loaded in.
-    facts = {"stack": "deepspeed", "weights": "fp32"}
-    return facts if stage is None else facts | {"zero": stage, "offload": moves or False}
+            return facts | {"zero": int(stage), "offload": tuple(moves) or False}
+        said = documents(found, read_text(found))[0]
+    own = Config(path=config.path, table=said)
+    rows = own.facts(tables()["deepspeed"])
+    on = {part: rows.pop(f"{part}_on") for part in ("optimizer", "parameters")}
+    parts = tuple(part for part, device in on.items() if device in ("cpu", "nvme"))
+    names = [one for one in ("bf16", "fp16") if own.keys.get(f"{one}.enabled") is True]
+    rows |= {"zero": rows["zero"] or 0, "offload": parts or False}
+    rows |= {"precision": names[0]} if names else {}
+    return facts | {name: value for name, value in rows.items() if value is not None}
 
 
 def sharded(config: Config, facts: Facts) -> Facts:

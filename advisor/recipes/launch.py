@@ -86,7 +86,7 @@ def _count(launcher: Mapping[str, Any], asked: int | None) -> int | None:
     if each is None:
         return asked
     is_total = "num_processes" in launcher and "nproc_per_node" not in launcher
-    return each if is_total else max(each * nodes, asked or 1)
+    return int(each if is_total else max(each * nodes, asked or 1))
 
 
 def _arguments(words: list[str]) -> tuple[dict[str, Any], list[str]]:

@@ -11,10 +11,6 @@ from typing import Final
 
 from advisor.recipes.facts import Config, Facts
 
-_DIMENSIONS: Final = {
-    "layers": "n_layer", "hidden": "n_embd", "heads": "n_head", "kv_heads": "n_query_groups",
-    "ffn": "intermediate_size", "vocabulary": "padded_vocab_size",
-}  # fmt: skip
 _SIDES: Final = ("lora_query", "lora_value", "lora_key", "lora_projection", "lora_mlp")
 
 
@@ -48,10 +44,9 @@ def read(config: Config, facts: Facts) -> Facts:
             "base_bits": 4 if bits.startswith(("bnb.nf4", "bnb.fp4")) else 8 if "int8" in bits
             else 16,
         }  # fmt: skip
-    block = next((p for p in ("model", "model_config") if f"{p}.n_layer" in config.keys), None)
-    if block is None:
-        path = PurePosixPath(config.text("checkpoint_dir") or "")
-        return facts | {"model": config.text("model_name") or path.name or None}
-    facts |= {name: config.whole(f"{block}.{key}") for name, key in _DIMENSIONS.items()}
-    mlp = str(config.get(f"{block}.mlp_class_name") or "")
-    return facts | {"gated": mlp in ("LLaMAMLP", "GemmaMLP"), "tied": False}
+    if facts["layers"]:
+        named = config.text("model.mlp_class_name", "model_config.mlp_class_name")
+        return facts | {"gated": named in ("LLaMAMLP", "GemmaMLP"), "tied": False}
+    path = PurePosixPath(config.text("checkpoint_dir") or "")
+    del facts["vocabulary"]
+    return facts | {"model": config.text("model_name") or path.name or None}

@@ -35,16 +35,11 @@ def submitted(table: Mapping[str, Any]) -> Submitted | None:
 def _skypilot(table: Mapping[str, Any]) -> Submitted:
     named = _table(table.get("resources")).get("accelerators")
     first = named[0] if isinstance(named, list) and named else named
-    count = next(iter(first.values())) if isinstance(first, dict) and first else (
-        str(first or "").partition(":")[2] or (1 if first else 0)
-    )  # fmt: skip
-    each, nodes = _whole(count, 0), _whole(table.get("num_nodes"), 1)
-    variables = {
-        str(name): str(value)
-        for name, value in _table(table.get("envs")).items() if value is not None
-    } | {"SKYPILOT_NUM_NODES": str(nodes)}  # fmt: skip
-    if each:
-        variables["SKYPILOT_NUM_GPUS_PER_NODE"] = str(each)
+    said = next(iter(_table(first).values()), None) or str(first or "").partition(":")[2]
+    each, nodes = _whole(said, 1 if first else 0), _whole(table.get("num_nodes"), 1)
+    own = {str(name): str(v) for name, v in _table(table.get("envs")).items() if v is not None}
+    variables = own | {"SKYPILOT_NUM_NODES": str(nodes),
+                       "SKYPILOT_NUM_GPUS_PER_NODE": str(each or 1)}  # fmt: skip
     return Submitted(str(table.get("run") or ""), variables, each * nodes or None)
 
 
@@ -63,11 +58,8 @@ def _kubernetes(table: Mapping[str, Any]) -> Submitted:
     """Read the last container's command; all containers' devices are counted."""
     ranks, script = 0, ""
     for replicas, spec in _containers(table, 1):
-        words = [
-            str(one)
-            for name in ("command", "args") if isinstance(spec.get(name), list)
-            for one in spec[name]
-        ]  # fmt: skip
+        said = [spec.get(name) for name in ("command", "args")]
+        words = [str(one) for part in said if isinstance(part, list) for one in part]
         limits = _table(_table(spec.get("resources")).get("limits"))
         ranks += replicas * _whole(limits.get("nvidia.com/gpu", limits.get("amd.com/gpu")), 0)
         is_shell = len(words) > 2 and words[1] in _SHELLS
