@@ -13,8 +13,10 @@ from typer.testing import CliRunner
 
 from advisor.api import find_job
 from advisor.ask import Question
+from advisor.catalogue import Catalogue
 from advisor.cli.program import app
 from advisor.errors import UsageError
+from advisor.gate import read_task
 
 RUN: Final = CliRunner()
 
@@ -193,6 +195,16 @@ def test_gate_judges_what_a_submission_starts() -> None:
     gpu = "gpu=8xH100-80GB:nvlink@400Gbps"
     words = ["gate", "--sbatch", "--partition", gpu, "--deadline", "1s", "--", "job.sbatch"]
     assert RUN.invoke(app, words).exit_code == 3
+
+
+def test_a_server_reads_no_file_that_a_request_names() -> None:
+    write("axolotl.yml")
+    Path("sky.yaml").write_text(STARTS["sky.yaml"], encoding="utf-8")
+    with pytest.raises(UsageError, match="does not apply here"):
+        Question.read({"recipe": "axolotl.yml"}, names={"budget", "model"})
+    posted = read_task(STARTS["sky.yaml"], Catalogue.load())
+    assert posted.said == {}
+    assert read_task(STARTS["sky.yaml"], Catalogue.load(), Path("sky.yaml")).said["lora"] == 32
 
 
 def test_nothing_of_a_script_is_run(tmp_path: Path) -> None:

@@ -89,6 +89,7 @@ class Question:
         (15000000000.0, 1.5)
         """
         if given.get("recipe") is not None:
+            _check_name("recipe", names)  # a browser names no file
             given = with_recipe(given, names)
         parts: dict[str, dict[str, Any]] = {name: {} for name in (*_PARTS, "question")}
         for name, value in _canonical(given, names).items():

@@ -20,7 +20,7 @@ _SMALLER: Final = {"A100": 40.0, "V100": 16.0}
 _MEMORY: Final = re.compile(r"-\d+GB$", re.IGNORECASE)
 
 
-def read_task(text: str, catalogue: Catalogue, path: Path = Path("task.yaml")) -> Submission:
+def read_task(text: str, catalogue: Catalogue, path: Path | None = None) -> Submission:
     """Return the submission that a task's YAML is.
 
     Raises UsageError if the text is no task, or a value in it makes no sense.
@@ -31,8 +31,8 @@ def read_task(text: str, catalogue: Catalogue, path: Path = Path("task.yaml")) -
         One document. Resources may be a choice: ``any_of``, ``ordered``, several accelerators.
     catalogue : Catalogue
         Where the machine is looked up that a task leaves open: SkyPilot takes the cheapest.
-    path : Path
-        Where the task lies, beside the recipes that it names.
+    path : Path, optional
+        Where the task lies, beside the recipe that it starts; without, no file is read.
     """
     task = _task(text)
     envs = task.get("envs") or {}
@@ -46,8 +46,8 @@ def read_task(text: str, catalogue: Catalogue, path: Path = Path("task.yaml")) -
         )
     options = list(_options(task.get("resources") or {}))[:_MOST_OPTIONS]
     asked = tuple(_asked(one, nodes, catalogue) for one in options)
-    said = with_job(from_environment(envs), text, path)
-    return Submission(asked=asked, said=said)
+    said = from_environment(envs)
+    return Submission(asked=asked, said=said if path is None else with_job(said, text, path))
 
 
 def _task(text: str) -> dict[str, Any]:

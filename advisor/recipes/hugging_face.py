@@ -48,7 +48,8 @@ def _deepspeed(config: Config, said: Any) -> Facts:
     """Return what a DeepSpeed configuration says: a table, or a file beside the recipe."""
     # DeepSpeed keeps fp32 masters of 16-bit weights whatever they were loaded in.
     facts: Facts = {"stack": "deepspeed", "weights": "fp32"}
-    if isinstance(said, str):
+    if not isinstance(said, dict):
+        said = config.text("deepspeed", "deepspeed_config", "deepspeed_config_file")
         path = config.path.parent / said
         places = (path, config.path.parent / path.name)
         found = next((one for one in places if one.is_file()), None)
