@@ -94,6 +94,23 @@ def test_flags_overrule_a_recipe_also_its_model() -> None:
     assert (found.job.total_steps, found.job.total_samples) == (10, None)
 
 
+def test_the_ranks_are_the_files_own_else_those_that_are_asked_about() -> None:
+    write("axolotl.yml")
+    Path("sky.yaml").write_text(STARTS["sky.yaml"], encoding="utf-8")
+
+    def batch(*words: str) -> int:
+        done = RUN.invoke(app, ["predict", *words, "--gpu", "H100", "--json"])
+        assert done.exit_code == 0, done.exception
+        return round(json.loads(done.stdout)["units"]["tokens_per_step"] / 1024)
+
+    assert batch("axolotl.yml") == 8
+    assert batch("axolotl.yml", "--count", "4") == 32
+    assert batch("axolotl.yml", "--count", "4", "--ranks", "2") == 16
+    assert batch("sky.yaml", "--count", "4") == 8 * 16
+    with pytest.raises(UsageError, match="goes with a recipe"):
+        Question.read({"model": "gpt2", "ranks": 2})
+
+
 def test_python_reads_a_recipe_too() -> None:
     write("axolotl.yml")
     job = find_job(recipe="axolotl.yml")

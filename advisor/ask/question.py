@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from advisor.answer import COMPLETIONS, CompletionWay, object_in
 from advisor.ask.entries import (
@@ -35,6 +35,9 @@ from advisor.ask.requests import (
     SetupRequest,
 )
 from advisor.errors import UsageError
+
+if TYPE_CHECKING:
+    from advisor.recipes import Recipe
 
 SCHEMA_VERSION: Final = 1
 # The parts of a question, each with the panel of its options that name no other.
@@ -239,16 +242,26 @@ def _names_of(job_fields: Collection[str]) -> set[str]:
 _NAMING: Final = frozenset({"run", "job_file", "model", "cnn", "layers", "hidden", "recipe"})
 
 
+_OF_RECIPE: Final = ("recipe", "recipe_kind", "ranks")
+
+
+def read_recipe(given: Mapping[str, Any]) -> Recipe:
+    """Return the recipe that answers name, read as they say."""
+    from advisor.recipes import recipe
+
+    path, kind, ranks = (given.get(name) for name in _OF_RECIPE)
+    ranks = None if ranks is None else ENTRIES["ranks"].kind.read(ranks, "ranks")
+    return recipe(Path(str(path)), kind, devices=ranks)
+
+
 def with_recipe(given: Mapping[str, Any], names: Collection[str] | None = None) -> dict[str, Any]:
     """Return answers with those of the recipe that they name, which all others overrule.
 
     Raises UsageError if the recipe cannot be read, or lacks what no other answer says.
     """
-    from advisor import recipes
-
     own = {name: value for name, value in given.items() if value is not None}
-    path, kind = Path(own.pop("recipe")), own.pop("recipe_kind", None)
-    found = recipes.recipe(path, kind)
+    found = read_recipe(own)
+    own = {name: value for name, value in own.items() if name not in _OF_RECIPE}
     said = {n: v for n, v in found.answers.items() if names is None or n in names}
     answers = merged(said, own)
     if own.keys() & {"model", "layers"} and "sequence" in said:

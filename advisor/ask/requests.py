@@ -83,6 +83,8 @@ class JobSpec:
         "other flags overrule it.", TEXT)
     recipe_kind: str | None = option("Tool that wrote the recipe, where its keys leave that open.",
         TEXT, flags="--as")
+    ranks: int | None = option("Devices that the recipe is started on, where it does not "
+        "say (default: 1, or those of --gpu).", whole())
     model: str | None = option("A model that was never run: its name (llama-3.1-8b, or the id on "
         "the Hugging Face hub), or its config.json or folder.", TEXT)
     cnn: str | None = option("A convolutional network in numbers: side of the images, width of "
@@ -162,6 +164,7 @@ class JobSpec:
             self._refuse(_NUMBERS, "goes with --layers, --hidden and --heads")
         if self.model is None:
             self._refuse(("image",), "goes with --model")
+        self._refuse(("ranks",), "goes with a recipe")
         if self.is_described:
             self._refuse(("call_s",), "goes with a job that was recorded")
         if not (self.is_numbers or self.model or self.tokens):
@@ -221,8 +224,8 @@ _NUMBERS: Final = (
 )  # fmt: skip
 # What belongs together: an answer to one of them replaces all answers of a weaker source.
 SOURCE_FIELDS: Final = (
-    *_SOURCES, "recipe", "recipe_kind", "layers", "hidden", "heads", *_NUMBERS, "sequence",
-    "image",
+    *_SOURCES, "recipe", "recipe_kind", "ranks", "layers", "hidden", "heads", *_NUMBERS,
+    "sequence", "image",
 )  # fmt: skip
 LENGTH_FIELDS: Final = tuple(_LENGTHS)
 

@@ -34,6 +34,7 @@ from advisor.ask import (
     flag_of,
     merged,
     read_question,
+    read_recipe,
     stated,
     variable_of,
     with_recipe,
@@ -103,7 +104,8 @@ def _function(verb: Any, run: Callable[[Any], None] | None) -> Callable[..., Non
     def command(**values: Any) -> None:
         if names:
             file = values.pop(_FILE)
-            given = {n: values.pop(n) for n in names} | _recipe_of(values)
+            given = {n: values.pop(n) for n in names}
+            given |= {n: v for n, v in _recipe_of(values).items() if n == "recipe" or not given[n]}
             values["question"] = ask(
                 given, names=set(names) & ENTRIES.keys(), file=file,
                 is_told_aside=bool(values.get("as_json")),
@@ -186,7 +188,10 @@ def _recipe_of(values: dict[str, Any]) -> dict[str, Any]:
     recorded = values.get("recorded")
     if recorded is not None and Path(recorded).is_file():
         named, values["recorded"] = recorded, None
-    return {} if named is None else {"recipe": named}
+    if named is None:
+        return {}
+    devices = values.get("count") if values.get("gpu") else None  # of predict and fit
+    return {"recipe": named} | ({"ranks": devices} if devices else {})
 
 
 def _model_names(incomplete: str) -> list[str]:
@@ -225,9 +230,7 @@ def ask(
 
 def _tell_recipe(answers: Mapping[str, Any], *, aside: bool) -> None:
     """Say what a recipe comes to, as flags that say the same, and what it leaves open."""
-    from advisor.recipes import recipe
-
-    found = recipe(Path(answers["recipe"]), answers.get("recipe_kind"))
+    found = read_recipe(answers)
     holds = with_recipe(answers)
     said = {name: value for name, value in found.answers.items() if holds.get(name) == value}
     line = command_line(said).removeprefix("advisor recommend ")

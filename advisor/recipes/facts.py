@@ -23,12 +23,14 @@ _SWITCH: Final = {"true": True, "yes": True, "on": True, "1": True, "auto": True
 class Config:
     """A recipe's keys by dotted names, with those that were read.
 
-    ``path``: beside which the files lie that it names; ``ranks``: that whatever starts it says.
+    ``path``: beside which the files lie that it names; ``ranks``: that whatever starts it says;
+    ``devices``: that it is started on where nothing says so.
     """
 
     path: Path
     table: dict[str, Any]
     ranks: int | None = None
+    devices: int | None = None
     keys: Facts = field(default_factory=dict)
     read: set[str] = field(default_factory=set)
     asked: dict[str, str] = field(default_factory=dict)  # key: what its value leaves open
@@ -195,12 +197,12 @@ def _batch(config: Config, facts: Facts, answers: Facts) -> Iterator[str]:
     if not each or "batch" in answers:
         return
     split = math.prod(answers.get(name) or 1 for name in ("tp", "pp", "cp"))
-    ranks = max((config.ranks or facts.get("ranks") or 0) // split, 0)
+    ranks = max((config.ranks or facts.get("ranks") or config.devices or 0) // split, 0)
     answers["batch"] = each * accumulated * (ranks or 1)
-    said = "" if ranks else ": how many is not said, and one is assumed"
+    said = "" if ranks else ": how many is not said, and one is assumed (--ranks)"
     yield (
         f"{counted(answers['batch'], 'sample')} a step: {each} x {accumulated} accumulated x "
-        f"{counted(ranks or 1, 'rank')}{said} (--batch)"
+        f"{counted(ranks or 1, 'rank')}{said}"
     )
 
 

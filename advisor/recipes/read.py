@@ -17,11 +17,13 @@ from advisor.recipes.text import documents, read_text
 _WITHIN: Final = {"trainer": "llamafactory"}
 
 
-def recipe(path: Path, kind: str | None = None, *, text: str | None = None) -> Recipe:
+def recipe(
+    path: Path, kind: str | None = None, *, text: str | None = None, devices: int | None = None
+) -> Recipe:  # fmt: skip
     """Return what a recipe says, by the names of options.
 
     ``kind``: the tool, by its key in the tables, where the user names it; ``text``: what stands in
-    the file, where that was read.
+    the file, where that was read; ``devices``: that it is started on, where nothing says so.
 
     Raises UsageError if the file cannot be read, no tool or several could have written it, or it
     describes a training that has no description here.
@@ -32,8 +34,8 @@ def recipe(path: Path, kind: str | None = None, *, text: str | None = None) -> R
     tables = documents(path, text)
     sent = next(filter(None, map(submitted, tables)), None)
     if sent or not tables:
-        return _started(path, starts(*sent) if sent else starts(text))
-    config = Config(path=path, table=tables[0])
+        return _started(path, starts(*sent) if sent else starts(text), devices)
+    config = Config(path=path, table=tables[0], devices=devices)
     short = {name.rpartition(".")[2]: value for name, value in config.keys.items()}
     if path.suffix == ".toml" and "pretrained_model_name_or_path" in short:
         config.keys = short  # sd-scripts leaves the sections of its TOML out of account
@@ -74,7 +76,7 @@ def _beside(path: Path, named: str) -> Path | None:
     return next((one for one in found if one.is_file()), None)
 
 
-def _started(path: Path, found: list[Start]) -> Recipe:
+def _started(path: Path, found: list[Start], devices: int | None) -> Recipe:
     """Return the recipe of the training that a file starts."""
     if not found:
         raise UsageError(
@@ -85,14 +87,15 @@ def _started(path: Path, found: list[Start]) -> Recipe:
         names = ", ".join(one.file or one.tool for one in found[:4])
         raise UsageError(f"{path} starts several trainings: {names}", hint="give one's recipe")
     start = found[-1]
-    config = Config(path=path, table=start.arguments, ranks=start.ranks)
+    config = Config(path=path, table=start.arguments, ranks=start.ranks, devices=devices)
     if start.file is not None:
         if (file := _beside(path, start.file)) is None:
             raise UsageError(
                 f"{path} starts {start.tool} with {start.file}, which is not here",
                 hint="give that file, or put it beside this one",
             )
-        config = Config(path=file, table=documents(file, read_text(file))[0], ranks=start.ranks)
+        table = documents(file, read_text(file))[0]
+        config = Config(path=file, table=table, ranks=start.ranks, devices=devices)
         config.keys |= start.arguments
     if (accelerate := config.keys.pop("accelerate_config", None)) is not None:
         from advisor.recipes.hugging_face import with_accelerate

@@ -24,6 +24,7 @@ def read(config: Config, facts: Facts) -> Facts:
                      f"training.data_parallel_{one}_degree") for one in ("replicate", "shard")
     )  # fmt: skip
     ranks = config.ranks or (shards and (copies or 1) * shards * split)
+    ranks = ranks or config.devices
     converters = " ".join(config.words("model.converters"))
     is_fp8 = config.flag("float8.enable_float8_linear", "float8.enable_fp8_linear")
     has_stages = (facts["pp"] or 1) > 1
