@@ -209,8 +209,9 @@ CASES: Final[dict[str, tuple[str, dict[str, str], str]]] = {
     ),
     "factory.yaml": (
         LLAMA_FACTORY, {"ds_z2.json": DEEPSPEED},
-        "--stack deepspeed --model Qwen/Qwen2.5-7B-Instruct --sequence 4096 --micro-batch 2 --batch 16"
-        " --total-steps 900 --precision bf16 --weights fp32 --optimizer adamw --recompute full"
+        "--stack deepspeed --model Qwen/Qwen2.5-7B-Instruct --sequence 4096 --micro-batch 2"
+        " --batch 16 --total-steps 900 --precision bf16 --weights fp32 --optimizer adamw"
+        " --recompute full"
         " --attention flash --kernels fused --loss chunked --zero 2 --offload optimizer",
     ),
     "tune.yaml": (

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from advisor.errors import UsageError
 from advisor.recipes.facts import Config, Facts
-from advisor.recipes.hugging_face import precision, refuse_stage, sharded, targets
+from advisor.recipes.hugging_face import adapted, precision, refuse_stage, sharded
 
 # Older switches for what ``attn_implementation`` names now.
 _FLASH: Final = ("flash_attention", "sdp_attention", "flex_attention", "xformers_attention")
@@ -55,16 +54,9 @@ def _adapter(config: Config) -> Facts:
     is_4bit, is_8bit = config.flag("load_in_4bit"), config.flag("load_in_8bit")
     if kind is None:
         return {}
-    if kind not in ("lora", "qlora", "dora"):
-        raise UsageError(
-            f"{config.path}: adapter {kind[:20]!r} is not described",
-            hint="say what it comes to: --lora RANK",
-        )
+    refuse_stage(config, kind, ("lora", "qlora", "dora"))
     named: Any = config.get("lora_target_modules") or []
     words = named if isinstance(named, list) else [named]
     is_linear = config.flag("lora_target_linear") or not words
-    return {
-        "lora": config.whole("lora_r") or 8,
-        "lora_targets": "all-linear" if is_linear else targets(map(str, words)),
-        "base_bits": 4 if is_4bit or kind == "qlora" else 8 if is_8bit else 16,
-    }
+    bits = 4 if is_4bit or kind == "qlora" else 8 if is_8bit else 16
+    return adapted(config.whole("lora_r") or 8, ["all"] if is_linear else words, bits)

@@ -31,17 +31,17 @@ def refuse_stage(config: Config, stage: str | None, known: Iterable[str]) -> Non
         )
 
 
-def targets(words: Iterable[str]) -> str:
-    """Return which matrices have adapters; peft's default is queries and values.
+def adapted(rank: int, modules: Iterable[Any], bits: int) -> Facts:
+    """Return what adapters come to; of no modules, peft adapts queries and values.
 
-    >>> targets(["q_proj", "v_proj"]), targets(["all-linear"]), targets(["q_proj", "o_proj"])
-    ('query-value', 'all-linear', 'attention')
+    >>> [adapted(8, one, 4)["lora_targets"] for one in (["v_proj"], ["all-linear"], ["o_proj"])]
+    ['query-value', 'all-linear', 'attention']
     """
-    said = list(words)
-    names = {one.strip("'\"").rpartition(".")[2] for one in said}
-    if names & _MLP or any("all" in one or "mlp" in one or "up|" in one for one in said):
-        return "all-linear"
-    return "query-value" if names <= {"q_proj", "v_proj", "query", "value"} else "attention"
+    said = [str(one).strip("'\"") for one in modules]
+    names = {one.rpartition(".")[2] for one in said}
+    is_wide = names & _MLP or any("all" in one or "mlp" in one or "up|" in one for one in said)
+    narrow = "query-value" if names <= {"q_proj", "v_proj", "query", "value"} else "attention"
+    return {"lora": rank, "lora_targets": "all-linear" if is_wide else narrow, "base_bits": bits}
 
 
 def _deepspeed(config: Config, said: Any) -> Facts:
@@ -143,10 +143,7 @@ def read(config: Config, facts: Facts) -> Facts:
         facts |= {"loss": "chunked", "kernels": facts["kernels"] or "fused"}
     is_4bit, is_8bit = config.flag("load_in_4bit"), config.flag("load_in_8bit")
     if config.flag("use_peft", default=is_trl and "lora_r" in config.keys):
-        facts |= {
-            "lora": config.whole("lora_r") or 16,
-            "lora_targets": targets(config.words("lora_target_modules")),
-            "base_bits": 4 if is_4bit else 8 if is_8bit else 16,
-        }
+        bits = 4 if is_4bit else 8 if is_8bit else 16
+        facts |= adapted(config.whole("lora_r") or 16, config.words("lora_target_modules"), bits)
     facts |= {"offload": ("activations",)} if config.flag("activation_offloading") else {}
     return sharded(config, facts)

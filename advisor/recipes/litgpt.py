@@ -10,8 +10,11 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from advisor.recipes.facts import Config, Facts
+from advisor.recipes.hugging_face import adapted
 
-_SIDES: Final = ("lora_query", "lora_value", "lora_key", "lora_projection", "lora_mlp")
+_USUAL: Final = ("lora_query", "lora_value")
+_SIDES: Final = {"lora_query": "query", "lora_value": "value", "lora_key": "key",
+                 "lora_projection": "projection", "lora_mlp": "mlp"}  # fmt: skip
 
 
 def read(config: Config, facts: Facts) -> Facts:
@@ -35,15 +38,10 @@ def read(config: Config, facts: Facts) -> Facts:
         "data": [config.keys.get("data.class_path") or "its data"],
     }
     if "lora_r" in config.keys:
-        sides = {name for name in _SIDES if config.flag(name, default=name in _SIDES[:2])}
-        is_narrow, bits = sides <= set(_SIDES[:2]), config.text("quantize") or ""
-        facts |= {
-            "lora": config.whole("lora_r") or 8,
-            "lora_targets": "all-linear" if "lora_mlp" in sides
-            else "query-value" if is_narrow else "attention",
-            "base_bits": 4 if bits.startswith(("bnb.nf4", "bnb.fp4")) else 8 if "int8" in bits
-            else 16,
-        }  # fmt: skip
+        sides = [_SIDES[name] for name in _SIDES if config.flag(name, default=name in _USUAL)]
+        bits = config.text("quantize") or ""
+        width = 4 if bits.startswith(("bnb.nf4", "bnb.fp4")) else 8 if "int8" in bits else 16
+        facts |= adapted(config.whole("lora_r") or 8, sides, width)
     if facts["layers"]:
         named = config.text("model.mlp_class_name", "model_config.mlp_class_name")
         return facts | {"gated": named in ("LLaMAMLP", "GemmaMLP"), "tied": False}

@@ -8,20 +8,15 @@ Defaults and meanings: llamafactory 0.9.5 (``hparams/data_args.py``, ``finetunin
 from __future__ import annotations
 
 from advisor.collectors import bounded
-from advisor.errors import UsageError
 from advisor.recipes.facts import Config, Facts, local_samples
-from advisor.recipes.hugging_face import precision, refuse_stage, sharded, targets
+from advisor.recipes.hugging_face import adapted, precision, refuse_stage, sharded
 
 
 def read(config: Config, facts: Facts) -> Facts:
     """Return what a LLaMA-Factory recipe says; what is trained is upcast to fp32 by default."""
     stage, kind = config.text("stage") or "sft", config.text("finetuning_type") or "lora"
     refuse_stage(config, stage, ("sft", "pt"))
-    if kind not in ("lora", "full"):
-        raise UsageError(
-            f"{config.path}: finetuning_type {kind[:20]!r} is not described",
-            hint="say what it comes to: --lora RANK, or --frozen SHARE",
-        )
+    refuse_stage(config, kind, ("lora", "full"))
     products, is_fp8 = precision(config), config.flag("fp8")
     is_packed = config.flag("packing", default=stage == "pt")
     facts |= {
@@ -35,11 +30,10 @@ def read(config: Config, facts: Facts) -> Facts:
         facts |= {"loss": "chunked", "kernels": facts["kernels"] or "fused"}
     if kind == "lora":
         bits = config.whole("quantization_bit") or 16
-        facts |= {
-            "lora": config.whole("lora_rank") or 8,
-            "lora_targets": targets(config.words("lora_target") or ["all"]),
-            "base_bits": bits if bits in (4, 8) else 16 if bits > 8 else 4,
-        }
+        bits = bits if bits in (4, 8) else 16 if bits > 8 else 4
+        facts |= adapted(
+            config.whole("lora_rank") or 8, config.words("lora_target") or ["all"], bits
+        )
     return sharded(config, facts)
 
 

@@ -6,19 +6,16 @@ Read are SkyPilot's and dstack's tasks, Kubernetes' objects with containers, and
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 _SBATCH: Final = re.compile(r"^#SBATCH\s+(.*)$", re.M)
 _SHELLS: Final = ("-c", "-lc", "-ec")
 
 
-class Submitted(NamedTuple):
-    """A script that is submitted."""
-
-    script: str
-    variables: dict[str, str]
-    ranks: int | None  # devices that are asked for, over all machines
+# A script, the variables that it is given, and the devices that are asked for over all machines.
+Submitted = tuple[str, dict[str, str], int | None]
 
 
 def submitted(table: Mapping[str, Any]) -> Submitted | None:
@@ -40,7 +37,7 @@ def _skypilot(table: Mapping[str, Any]) -> Submitted:
     own = {str(name): str(v) for name, v in _table(table.get("envs")).items() if v is not None}
     variables = own | {"SKYPILOT_NUM_NODES": str(nodes),
                        "SKYPILOT_NUM_GPUS_PER_NODE": str(each or 1)}  # fmt: skip
-    return Submitted(str(table.get("run") or ""), variables, each * nodes or None)
+    return (str(table.get("run") or ""), variables, each * nodes or None)
 
 
 def _dstack(table: Mapping[str, Any]) -> Submitted:
@@ -51,7 +48,7 @@ def _dstack(table: Mapping[str, Any]) -> Submitted:
     each, nodes = _whole(said, 1 if gpu else 0), _whole(table.get("nodes"), 1)
     variables = {"DSTACK_GPUS_PER_NODE": str(each or 1), "DSTACK_NODES_NUM": str(nodes),
                  "DSTACK_GPUS_NUM": str((each or 1) * nodes)}  # fmt: skip
-    return Submitted("\n".join(map(str, lines)), variables, each * nodes or None)
+    return ("\n".join(map(str, lines)), variables, each * nodes or None)
 
 
 def _kubernetes(table: Mapping[str, Any]) -> Submitted:
@@ -63,8 +60,8 @@ def _kubernetes(table: Mapping[str, Any]) -> Submitted:
         limits = _table(_table(spec.get("resources")).get("limits"))
         ranks += replicas * _whole(limits.get("nvidia.com/gpu", limits.get("amd.com/gpu")), 0)
         is_shell = len(words) > 2 and words[1] in _SHELLS
-        script = "\n".join(words[2:]) if is_shell else " ".join(map(_quoted, words))
-    return Submitted(script, {}, ranks or None)
+        script = "\n".join(words[2:]) if is_shell else shlex.join(words)
+    return (script, {}, ranks or None)
 
 
 def _containers(value: Any, replicas: int) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -89,10 +86,6 @@ def _table(value: Any) -> dict[str, Any]:
 
 def _whole(value: Any, default: int) -> int:
     return int(value) if re.fullmatch(r"\d{1,6}", str(value)) else default
-
-
-def _quoted(word: str) -> str:
-    return f'"{word}"' if re.search(r"\s", word) else word
 
 
 def slurm_ranks(script: str) -> int | None:

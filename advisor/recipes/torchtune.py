@@ -11,7 +11,7 @@ import re
 from typing import Final
 
 from advisor.recipes.facts import Config, Facts
-from advisor.recipes.hugging_face import refuse_stage
+from advisor.recipes.hugging_face import adapted, refuse_stage
 from advisor.recipes.tables import meanings
 
 _FAMILY: Final = re.compile(r"(llama|gemma|qwen)(\d)(?:_(\d)(?=_\d+(?:_\d+)?b|_v))?_(.+)")
@@ -58,10 +58,6 @@ def read(config: Config, facts: Facts) -> Facts:
         config.words("model.lora_attn_modules"),
         config.flag("model.apply_lora_to_mlp"),
     )
-    is_narrow = set(sides) <= {"q_proj", "v_proj"}
     is_4bit = builder.startswith("qlora_") or config.flag("model.quantize_base")
-    return facts | {
-        "lora": config.whole("model.lora_rank") or 8,
-        "lora_targets": "all-linear" if is_wide else "query-value" if is_narrow else "attention",
-        "base_bits": 4 if is_4bit else 16,
-    }
+    rank, more = config.whole("model.lora_rank") or 8, ["mlp"] if is_wide else []
+    return facts | adapted(rank, [*sides, *more], 4 if is_4bit else 16)
