@@ -39,12 +39,16 @@ OTHERS: Final[Mapping[str, str]] = {
     "transformers and TRL": "max_shard_size load_in_4bit load_in_8bit"
     " SFTConfig.gradient_checkpointing galore_optim_kwargs is_sharded_qlora"
     " _CHUNKED_LM_HEAD_CHUNK_SIZE",
-    "recipes' tools": "training_args.py sft_config.py model_config.py base_config.py"
-    " utils/fsdp_utils.py fsdp_utils.py fsdp2_prepare_model Accelerator.prepare_model"
-    " cast_trainable_params_to_fp32 data_args.py finetuning_args.py model_args.py torch_dtype"
-    " add_training_arguments add_sd_models_arguments parse_args pretrain_gpt.py"
-    " sdxl_train_network.py flux_train_network.py megatron_gpt_config.yaml job_config.py"
-    " parallelism_config.py models_config.py enums.py dataset_info.json lora_finetune_distributed deepspeed_configs accumulate_grad_in_fp32",
+    "recipes' tools":
+    " Accelerator.prepare_model accumulate_grad_in_fp32 add_sd_models_arguments"
+    " add_training_arguments base_config.py cast_trainable_params_to_fp32 data_args.py"
+    " dataset_info.json deepspeed_configs enums.py finetuning_args.py"
+    " flux_train_network.py fsdp2_prepare_model fsdp_utils.py"
+    " huggingface_hub.constants job_config.py lora_finetune_distributed"
+    " megatron_gpt_config.yaml model_args.py model_config.py models_config.py"
+    " parallelism_config.py parse_args pretrain.py pretrain_gpt.py"
+    " sdxl_train_network.py sft_config.py torch_dtype training_args.py"
+    " utils/fsdp_utils.py",
     "torchtune": "num_output_chunks",
     "DeepSpeed": "partition_activations reduce_bucket_size pipe_buffers fwd_cache"
     " inplace_backward",

@@ -101,7 +101,8 @@ def test_the_ranks_are_the_files_own_else_those_that_are_asked_about() -> None:
     def batch(*words: str) -> int:
         done = RUN.invoke(app, ["predict", *words, "--gpu", "H100", "--json"])
         assert done.exit_code == 0, done.exception
-        return round(json.loads(done.stdout)["units"]["tokens_per_step"] / 1024)
+        tokens: float = json.loads(done.stdout)["units"]["tokens_per_step"]
+        return round(tokens / 1024)
 
     assert batch("axolotl.yml") == 8
     assert batch("axolotl.yml", "--count", "4") == 32
