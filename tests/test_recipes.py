@@ -138,12 +138,15 @@ def test_python_reads_a_recipe_too() -> None:
         ("a.sh", "echo hello\n", "--model"),
         ("a.yml", AXOLOTL + "rl: dpo\n", "profile"),
         ("s.sh", "axolotl train elsewhere.yml\n", "beside"),
+        ("a.yml", f"{AXOLOTL}deepspeed: a.txt\n", "JSON"),
+        ("a.yml", "", "--model"),
     ],
 )  # fmt: skip
 def test_what_is_not_said_is_asked_in_one_line_with_the_flag(
     name: str, text: str, flag: str
 ) -> None:
     Path(name).write_text(text, encoding="utf-8")
+    Path("a.txt").write_text("nothing", encoding="utf-8")
     done = RUN.invoke(app, ["predict", name, "--gpu", "L4"])
     assert isinstance(done.exception, Exception)
     assert getattr(done.exception, "exit_code", None) == 2, done.output

@@ -14,7 +14,7 @@ from typing import Any, Final
 from advisor.errors import UsageError
 from advisor.recipes.facts import Config, Facts
 from advisor.recipes.tables import meanings, tables
-from advisor.recipes.text import documents, flat, read_text
+from advisor.recipes.text import flat, table_in
 
 _MLP: Final = {"gate_proj", "up_proj", "down_proj", "gate_up_proj", "fc1", "fc2", "w1", "w2", "w3"}
 _OF_TRL: Final = {"max_length", "max_seq_length", "packing", "use_peft", "lora_r", "dataset_mixer",
@@ -59,7 +59,7 @@ def _deepspeed(config: Config, said: Any) -> Facts:
                 return facts
             stage, *moves = meanings("deepspeed")[path.stem].split()
             return facts | {"zero": int(stage), "offload": tuple(moves) or False}
-        said = documents(found, read_text(found))[0]
+        said = table_in(found)
     own = Config(path=config.path, table=said)
     rows = own.facts(tables()["deepspeed"])
     on = {part: rows.pop(f"{part}_on") for part in ("optimizer", "parameters")}
@@ -119,7 +119,7 @@ def with_accelerate(config: Config, path: str) -> None:
     """Take the keys of accelerate's own configuration beside those of a recipe."""
     file = config.path.parent / path
     if file.is_file():
-        config.keys = flat(documents(file, read_text(file))[0]) | config.keys
+        config.keys = flat(table_in(file)) | config.keys
     else:
         config.asked[f"accelerate's {path}, which is not here"] = "--zero, --batch"
 

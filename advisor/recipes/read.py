@@ -11,7 +11,7 @@ from advisor.recipes.facts import Config, Recipe, recipe_of
 from advisor.recipes.launch import Start, starts
 from advisor.recipes.submissions import submitted
 from advisor.recipes.tables import tools
-from advisor.recipes.text import documents, read_text
+from advisor.recipes.text import documents, read_text, table_in
 
 # As whom a file is read that is read as several: the tool whose keys the other's hold, too.
 _WITHIN: Final = {"trainer": "llamafactory"}
@@ -94,8 +94,7 @@ def _started(path: Path, found: list[Start], devices: int | None) -> Recipe:
                 f"{path} starts {start.tool} with {start.file}, which is not here",
                 hint="give that file, or put it beside this one",
             )
-        table = documents(file, read_text(file))[0]
-        config = Config(path=file, table=table, ranks=start.ranks, devices=devices)
+        config = Config(path=file, table=table_in(file), ranks=start.ranks, devices=devices)
         config.keys |= start.arguments
     if (accelerate := config.keys.pop("accelerate_config", None)) is not None:
         from advisor.recipes.hugging_face import with_accelerate

@@ -67,6 +67,17 @@ def documents(path: Path, text: str) -> list[dict[str, Any]]:
     return [_resolved(one) for one in found]
 
 
+def table_in(path: Path) -> dict[str, Any]:
+    """Return the first table of a file that another names.
+
+    Raises UsageError if it has none, or cannot be read.
+    """
+    found = documents(path, read_text(path))
+    if not found:
+        raise UsageError(f"{path} holds no table", hint="give a YAML, JSON or TOML file")
+    return found[0]
+
+
 def _yaml(text: str) -> list[Any]:
     import yaml
 
