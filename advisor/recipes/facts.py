@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -236,7 +237,7 @@ def local_samples(folder: Path, places: Iterable[Any]) -> int | None:
     total = 0
     for place in places:
         path = folder / str(place)
-        if not path.is_file() or path.stat().st_size > _LARGEST_DATA:
+        if not os.path.isfile(path) or path.stat().st_size > _LARGEST_DATA:
             return None
         if path.suffix == ".json" and isinstance(held := _json(path), list):
             total += len(held)

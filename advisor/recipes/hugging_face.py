@@ -8,6 +8,7 @@ deepspeed 0.19 (``runtime/zero/config.py``), each as its package on PyPI has it;
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -52,7 +53,7 @@ def _deepspeed(config: Config, said: Any) -> Facts:
         said = config.text("deepspeed", "deepspeed_config", "deepspeed_config_file")
         path = config.path.parent / said
         places = (path, config.path.parent / path.name)
-        found = next((one for one in places if one.is_file()), None)
+        found = next((one for one in places if os.path.isfile(one)), None)
         if found is None:
             if path.stem not in meanings("deepspeed"):
                 config.asked[f"deepspeed {said}, which is not here"] = "--zero, --offload"
@@ -118,7 +119,7 @@ def precision(config: Config, *, bf16: bool = False) -> str:
 def with_accelerate(config: Config, path: str) -> None:
     """Take the keys of accelerate's own configuration beside those of a recipe."""
     file = config.path.parent / path
-    if file.is_file():
+    if os.path.isfile(file):
         config.keys = flat(table_in(file)) | config.keys
     else:
         config.asked[f"accelerate's {path}, which is not here"] = "--zero, --batch"

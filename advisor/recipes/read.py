@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import glob
 import importlib
+import os
 from pathlib import Path
 from typing import Any, Final
 
@@ -72,8 +74,8 @@ def _beside(path: Path, named: str) -> Path | None:
     """Return the file that a command names: from its folder, one mounted from it, or below it."""
     folder, name = path.parent, Path(named).name
     places = (folder / named, folder / named.lstrip("/"), folder / name)
-    found = [*places, *sorted(folder.glob(f"*/{name}"))[:1]]
-    return next((one for one in found if one.is_file()), None)
+    found = [*places, *sorted(folder.glob(f"*/{glob.escape(name)}"))[:1]]
+    return next((one for one in found if os.path.isfile(one)), None)
 
 
 def _started(path: Path, found: list[Start], devices: int | None) -> Recipe:
