@@ -107,7 +107,7 @@ def test_more_adapters_take_more_memory_and_time(stack: str) -> None:
     asked = f"--stack {stack} --lora 8 --no-offload --recompute "
     recompute = "none" if "none" in STACKS[stack].recomputes else "full"  # type: ignore[index]
     found = [
-        answer(f"{asked}{recompute} --adapter-targets {targets}")
+        answer(f"{asked}{recompute} --lora-targets {targets}")
         for targets in ("query-value", "attention", "all-linear")
     ]
     assert [one["memory_gib"] for one in found] == sorted(one["memory_gib"] for one in found)
@@ -129,7 +129,7 @@ def test_a_stack_adapts_what_its_documentation_says_unless_its_user_says_otherwi
 
 
 def test_torchtune_is_told_what_its_adapters_stand_beside() -> None:
-    asked = "--stack torchtune --lora 8 --adapter-targets q_proj,v_proj --cluster 1xA100-80GB"
+    asked = "--stack torchtune --lora 8 --lora-targets q_proj,v_proj --cluster 1xA100-80GB"
     found = CliRunner().invoke(app, ["plan", *MODEL.split(), *asked.split()])
     assert found.exit_code == 0, found.output
     words = found.output.replace("\\\n", " ").split()
@@ -139,8 +139,8 @@ def test_torchtune_is_told_what_its_adapters_stand_beside() -> None:
 
 
 def test_targets_that_no_model_has_or_nobody_trains_are_refused() -> None:
-    assert "q_proj" in str(refusal_hint("--lora 8 --adapter-targets q_prj"))
-    assert "rank" in str(refusal_hint("--adapter-targets attention"))
+    assert "q_proj" in str(refusal_hint("--lora 8 --lora-targets q_prj"))
+    assert "rank" in str(refusal_hint("--lora-targets attention"))
 
 
 def refusal_hint(more: str) -> str | None:

@@ -43,6 +43,16 @@ OTHERS: Final[Mapping[str, str]] = {
     "peft and bitsandbytes": "target_modules autocast_adapter_dtype"
     " TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING",
     "torchtune": "num_output_chunks lora_attn_modules apply_lora_to_mlp",
+    "recipes' tools":
+    " Accelerator.prepare_model accumulate_grad_in_fp32 add_sd_models_arguments"
+    " add_training_arguments base_config.py cast_trainable_params_to_fp32 data_args.py"
+    " dataset_info.json deepspeed_configs enums.py finetuning_args.py"
+    " flux_train_network.py fsdp2_prepare_model fsdp_utils.py"
+    " huggingface_hub.constants job_config.py lora_finetune_distributed"
+    " megatron_gpt_config.yaml model_args.py model_config.py models_config.py"
+    " parallelism_config.py parse_args pretrain.py pretrain_gpt.py"
+    " sdxl_train_network.py sft_config.py torch_dtype training_args.py"
+    " utils/fsdp_utils.py",
     "DeepSpeed": "partition_activations reduce_bucket_size pipe_buffers fwd_cache"
     " inplace_backward",
     "Megatron-LM and NeMo": "nemo_longseq fsdp_double_buffer nccl_ub tp_comm_overlap"

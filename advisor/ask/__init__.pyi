@@ -51,6 +51,8 @@ from .question import Question as Question
 from .question import flag_of as flag_of
 from .question import merged as merged
 from .question import read_question as read_question
+from .question import read_recipe as read_recipe
+from .question import with_recipe as with_recipe
 from .requests import OPTIMIZERS as OPTIMIZERS
 from .requests import STACK_NAMES as STACK_NAMES
 from .requests import ClusterRequest as ClusterRequest

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from advisor.answer import COMPLETIONS, CompletionWay, object_in
 from advisor.ask.entries import (
@@ -35,6 +35,9 @@ from advisor.ask.requests import (
     SetupRequest,
 )
 from advisor.errors import UsageError
+
+if TYPE_CHECKING:
+    from advisor.recipes import Recipe
 
 SCHEMA_VERSION: Final = 1
 # The parts of a question, each with the panel of its options that name no other.
@@ -88,6 +91,9 @@ class Question:
         >>> asked.job.tokens, asked.constraints.deadline_h
         (15000000000.0, 1.5)
         """
+        if given.get("recipe") is not None:
+            _check_name("recipe", names)  # a browser names no file
+            given = with_recipe(given, names)
         parts: dict[str, dict[str, Any]] = {name: {} for name in (*_PARTS, "question")}
         for name, value in _canonical(given, names).items():
             entry = ENTRIES[name]
@@ -233,7 +239,36 @@ def _names_of(job_fields: Collection[str]) -> set[str]:
     return {n for n, entry in ENTRIES.items() if entry.part == "job" and entry.field in job_fields}
 
 
-_NAMING: Final = frozenset({"run", "job_file", "model", "cnn", "layers", "hidden"})
+_NAMING: Final = frozenset({"run", "job_file", "model", "cnn", "layers", "hidden", "recipe"})
+
+
+_OF_RECIPE: Final = ("recipe", "recipe_kind", "ranks")
+
+
+def read_recipe(given: Mapping[str, Any]) -> Recipe:
+    """Return the recipe that answers name, read as they say."""
+    from advisor.recipes import recipe
+
+    path, kind, ranks = (given.get(name) for name in _OF_RECIPE)
+    ranks = None if ranks is None else ENTRIES["ranks"].kind.read(ranks, "ranks")
+    return recipe(Path(str(path)), kind, devices=ranks)
+
+
+def with_recipe(given: Mapping[str, Any], names: Collection[str] | None = None) -> dict[str, Any]:
+    """Return answers with those of the recipe that they name, which all others overrule.
+
+    Raises UsageError if the recipe cannot be read, or lacks what no other answer says.
+    """
+    own = {name: value for name, value in given.items() if value is not None}
+    found = read_recipe(own)
+    own = {name: value for name, value in own.items() if name not in _OF_RECIPE}
+    said = {n: v for n, v in found.answers.items() if names is None or n in names}
+    answers = merged(said, own)
+    if own.keys() & {"model", "layers"} and "sequence" in said:
+        answers.setdefault("sequence", said["sequence"])
+    if not own.keys() & {"run", "job_file", "cnn"}:
+        found.check(answers)
+    return answers
 
 
 def read_question(path: Path) -> dict[str, Any]:

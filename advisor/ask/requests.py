@@ -79,6 +79,12 @@ class JobSpec:
         "latest).", TEXT)
     job_file: str | None = option("Job file, as advisor predict --save-job writes it.",
         TEXT, flags="--job")
+    recipe: str | None = option("Recipe of a training tool, or a file that starts one; "
+        "other flags overrule it.", TEXT)
+    recipe_kind: str | None = option("Tool that wrote the recipe, where its keys leave that open.",
+        TEXT, flags="--as")
+    ranks: int | None = option("Devices that the recipe is started on, where it does not "
+        "say (default: 1, or those of --gpu).", whole())
     model: str | None = option("A model that was never run: its name (llama-3.1-8b, or the id on "
         "the Hugging Face hub), or its config.json or folder.", TEXT)
     cnn: str | None = option("A convolutional network in numbers: side of the images, width of "
@@ -98,6 +104,8 @@ class JobSpec:
     is_gated: bool | None = option("The feed-forward block is gated, with three matrices "
         "(SwiGLU).", FLAG, name="gated")
     vocabulary: int | None = option("Tokens in the vocabulary (default: 50304).", whole(0))
+    is_tied: bool | None = option("Embedding and output head share their weights (default: they "
+        "do).", FLAG, name="tied")
     experts: int | None = option("Experts of a mixture-of-experts layer (default: 1, dense).",
         whole())
     experts_per_token: int | None = option("Experts that each token is sent to.", whole())
@@ -156,6 +164,7 @@ class JobSpec:
             self._refuse(_NUMBERS, "goes with --layers, --hidden and --heads")
         if self.model is None:
             self._refuse(("image",), "goes with --model")
+        self._refuse(("ranks",), "goes with a recipe")
         if self.is_described:
             self._refuse(("call_s",), "goes with a job that was recorded")
         if not (self.is_numbers or self.model or self.tokens):
@@ -210,10 +219,13 @@ _LENGTHS: Final = {
     "epochs": "--epochs", "total_steps": "--total-steps",
     "total_samples": "--total-samples", "tokens": "--tokens",
 }  # fmt: skip
-_NUMBERS: Final = ("kv_heads", "ffn", "is_gated", "vocabulary", "experts", "experts_per_token")
+_NUMBERS: Final = (
+    "kv_heads", "ffn", "is_gated", "is_tied", "vocabulary", "experts", "experts_per_token",
+)  # fmt: skip
 # What belongs together: an answer to one of them replaces all answers of a weaker source.
 SOURCE_FIELDS: Final = (
-    *_SOURCES, "layers", "hidden", "heads", *_NUMBERS, "sequence", "image",
+    *_SOURCES, "recipe", "recipe_kind", "ranks", "layers", "hidden", "heads", *_NUMBERS,
+    "sequence", "image",
 )  # fmt: skip
 LENGTH_FIELDS: Final = tuple(_LENGTHS)
 
@@ -416,7 +428,7 @@ class SetupRequest:
         whole(), name="lora")
     adapter_targets: str | None = option("What adapters stand beside: all-linear, attention, "
         "query-value, or modules by name: q_proj,v_proj (default: as the stack does).",
-        replace(TEXT, metavar="NAMES"))
+        replace(TEXT, metavar="NAMES"), name="lora_targets")
     base_bits: int | None = option("Bits of each frozen weight under adapters: 16, 8 or 4 "
         "(default: 16).", BITS)
     frozen_fraction: float | None = option("Share of the parameters to freeze, starting at the "

@@ -98,7 +98,8 @@ class Gate(Printed):
 
         def read(known: catalogue.Catalogue) -> gate.Submission:
             if self.skypilot is not None:
-                return gate.read_task(_text(self.skypilot), known)
+                file = "task.yaml" if self.skypilot == "-" else self.skypilot
+                return gate.read_task(_text(self.skypilot), known, Path(file))
             return self._slurm()
 
         with waiting("judging the submission", is_quiet=self.as_json):

@@ -29,12 +29,15 @@ from advisor.ask import (
     Entry,
     Question,
     argument,
+    command_line,
     entries_of,
     flag_of,
     merged,
     read_question,
+    read_recipe,
     stated,
     variable_of,
+    with_recipe,
 )
 from advisor.cli.terminal import BareCommand
 from advisor.errors import UsageError
@@ -46,6 +49,10 @@ _FILE: Final = "question"
 _NAMED: Final = frozenset({
     "model", "gpus", "gpu", "cloud", "region", "on", "stack", "to", "run", "recorded",
 })  # fmt: skip
+_RECIPE: Final = Entry(
+    help="Recipe of a training tool: the same as --recipe.", name="recipe_file", is_argument=True,
+    more={"metavar": "[FILE]"},
+)  # fmt: skip
 # Of the verbs that take a run without a flag; ``with_run`` puts it into the question.
 run_argument: Final = partial(
     argument,
@@ -95,12 +102,18 @@ def _function(verb: Any, run: Callable[[Any], None] | None) -> Callable[..., Non
             parameters.append(_own(entry, hints[entry.field], defaults[entry.field]))
     if names:
         parameters.append(_FILE_PARAMETER)
+    if "recipe" in names and not any(entry.is_argument for entry in entries_of(verb)):
+        parameters.append(_own(_RECIPE, str | None, None))
 
     def command(**values: Any) -> None:
         if names:
             file = values.pop(_FILE)
             given = {n: values.pop(n) for n in names}
-            values["question"] = ask(given, names=set(names) & ENTRIES.keys(), file=file)
+            given |= {n: v for n, v in _recipe_of(values).items() if n == "recipe" or not given[n]}
+            values["question"] = ask(
+                given, names=set(names) & ENTRIES.keys(), file=file,
+                is_told_aside=bool(values.get("as_json")),
+            )  # fmt: skip
         asked = verb(**values)
         asked() if run is None else run(asked)
 
@@ -186,8 +199,25 @@ def _completed(entry: Entry) -> dict[str, Any]:
     return {"autocompletion": offered}
 
 
-def ask(given: Mapping[str, Any], *, names: Collection[str], file: Path | None = None) -> Question:
+def _recipe_of(values: dict[str, Any]) -> dict[str, Any]:
+    """Take the recipe that stands without a flag, in a place of its own or in that of a run."""
+    named = values.pop(_RECIPE.name, None)
+    recorded = values.get("recorded")
+    if recorded is not None and Path(recorded).is_file():
+        named, values["recorded"] = recorded, None
+    if named is None:
+        return {}
+    devices = values.get("count") if values.get("gpu") else None  # of predict and fit
+    return {"recipe": named} | ({"ranks": devices} if devices else {})
+
+
+def ask(
+    given: Mapping[str, Any], *, names: Collection[str], file: Path | None = None,
+    is_told_aside: bool = False,
+) -> Question:  # fmt: skip
     """Return the question: flags, a file, the environment, the project's file, the user's.
+
+    ``is_told_aside``: whether standard output is for the answer's record alone.
 
     Raises UsageError if a value makes no sense; the message names the flag, or the file and the
     name in it.
@@ -205,7 +235,20 @@ def ask(given: Mapping[str, Any], *, names: Collection[str], file: Path | None =
     answers = merged(*(given for _, given in places), said, flags)
     question = Question.read(answers, names=names, are_flags=True)
     _tell_what_was_used(places, answers)
+    if answers.get("recipe") is not None:
+        _tell_recipe(answers, aside=is_told_aside)
     return question
+
+
+def _tell_recipe(answers: Mapping[str, Any], *, aside: bool) -> None:
+    """Say what a recipe comes to, as flags that say the same, and what it leaves open."""
+    found = read_recipe(answers)
+    holds = with_recipe(answers)
+    said = {name: value for name, value in found.answers.items() if holds.get(name) == value}
+    line = command_line(said).removeprefix("advisor recommend ")
+    typer.echo(f"{found.path.name}, a recipe of {found.tool}, says: {line}", err=aside)
+    for note in found.notes:
+        typer.echo(f"- {note}", err=aside)
 
 
 def given_flags(question: Question, names: Iterable[str]) -> list[str]:

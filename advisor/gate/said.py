@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 from advisor.ask import ENTRIES, PREFIX, Question, merged, read_environment
@@ -35,6 +36,23 @@ def from_environment(variables: Mapping[str, Any]) -> dict[str, Any]:
         if str(name).startswith(PREFIX) and value is not None
     }  # fmt: skip
     return {name: value for name, value in read_environment(texts).items() if name in SAID}
+
+
+def with_job(said: Mapping[str, Any], text: str, path: Path) -> dict[str, Any]:
+    """Return what a submission says, with the recipe that it starts where it names no job itself.
+
+    ``path``: where the submission lies, beside the files that it names.
+    """
+    from advisor.recipes import recipe
+
+    if Question.read(said).job.names_a_job:
+        return dict(said)
+    try:
+        found = recipe(path, text=text)
+        found.check(found.answers)
+    except UsageError:  # nothing that is understood
+        return dict(said)
+    return merged({name: v for name, v in found.answers.items() if name in SAID}, said)
 
 
 def from_script(text: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from advisor.errors import UsageError
 from advisor.gate.judged import Asked, OwnDevices, Submission, Unclear
-from advisor.gate.said import from_environment, from_script
+from advisor.gate.said import from_environment, from_script, with_job
 
 # What is read of the options, by Slurm's long names, and their short letters.
 _READ: Final = {
@@ -169,6 +169,7 @@ def read_submission(
         )
     script = read_script(str(folder / str(argv[0]))) if argv else ""
     said = from_script(script) | from_environment(environ)
+    said = with_job(said, script, folder / str(argv[0])) if argv else said
     asked = _asked(options, partitions, price_usd_per_device_h)
     return Submission(asked=(asked,), said=said)
 

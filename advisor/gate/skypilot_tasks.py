@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final, Literal
 
 from advisor.catalogue import Catalogue, GpuFilter, OfferFilter, Pricing
 from advisor.errors import AdvisorError, UsageError
 from advisor.gate.judged import Asked, AskedMachines, Submission, Unclear
-from advisor.gate.said import from_environment
+from advisor.gate.said import from_environment, with_job
 
 _LARGEST: Final = 1_000_000  # characters of a task that is read
 _MOST_NODES: Final = 4096
@@ -19,7 +20,7 @@ _SMALLER: Final = {"A100": 40.0, "V100": 16.0}
 _MEMORY: Final = re.compile(r"-\d+GB$", re.IGNORECASE)
 
 
-def read_task(text: str, catalogue: Catalogue) -> Submission:
+def read_task(text: str, catalogue: Catalogue, path: Path | None = None) -> Submission:
     """Return the submission that a task's YAML is.
 
     Raises UsageError if the text is no task, or a value in it makes no sense.
@@ -30,6 +31,8 @@ def read_task(text: str, catalogue: Catalogue) -> Submission:
         One document. Resources may be a choice: ``any_of``, ``ordered``, several accelerators.
     catalogue : Catalogue
         Where the machine is looked up that a task leaves open: SkyPilot takes the cheapest.
+    path : Path, optional
+        Where the task lies, beside the recipe that it starts; without, no file is read.
     """
     task = _task(text)
     envs = task.get("envs") or {}
@@ -43,7 +46,8 @@ def read_task(text: str, catalogue: Catalogue) -> Submission:
         )
     options = list(_options(task.get("resources") or {}))[:_MOST_OPTIONS]
     asked = tuple(_asked(one, nodes, catalogue) for one in options)
-    return Submission(asked=asked, said=from_environment(envs))
+    said = from_environment(envs)
+    return Submission(asked=asked, said=said if path is None else with_job(said, text, path))
 
 
 def _task(text: str) -> dict[str, Any]:

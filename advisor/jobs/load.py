@@ -327,6 +327,7 @@ def _transformer(spec: JobSpec) -> Transformer:
         heads=spec.heads,
         vocabulary=_DESCRIBED_VOCABULARY if spec.vocabulary is None else spec.vocabulary,
         sequence=spec.sequence or _DESCRIBED_SEQUENCE,
+        has_tied_embeddings=spec.is_tied is not False,
         **{n: value for n in names if (value := getattr(spec, n)) is not None},
     )
     check_sizes(shape, 1, 1)  # before its layers are written out one by one

@@ -100,7 +100,7 @@ def recorded_heads(operators: Columns) -> int | None:
 _OF_A_RECORDING: Final = frozenset({"kernels", "optimizer", "weights", "overlaps"})
 _FLAGS: Final = {
     "adapter_rank": "--lora",
-    "adapter_targets": "--adapter-targets",
+    "adapter_targets": "--lora-targets",
     "frozen_fraction": "--frozen",
     "base_bits": "--base-bits",
 }

@@ -6,14 +6,18 @@ import csv
 import difflib
 import json
 import os
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 from advisor import data
+from advisor.collectors import bounded
 from advisor.errors import UsageError
 
 _FILE: Final = "download its config.json from the hub and give the file: --model path/config.json"
+# How copies of a model's weights are marked: quantised for bitsandbytes (Unsloth), in 16 bits.
+_COPY: Final = re.compile(r"(-unsloth)?-bnb-4bit$|-(bf16|fp16|BF16|FP16)$")
 _SPACING: Final = str.maketrans("", "", "-_ ")
 
 
@@ -30,11 +34,27 @@ def named_model(path: Path) -> tuple[str, dict[str, Any]] | None:
     if is_path or os.path.exists(text):
         return None
     found = _index().get(_key(text))
+    if found is None and (held := _in_hub_cache(text)) is not None:
+        return text.rpartition("/")[2], held
+    # A copy under another maker has the dimensions, whose name says what else was done to it.
+    found = found or _index().get(_key(_COPY.sub("", text.rpartition("/")[2])))
     if found is None:
         raise UsageError(f"no model is known as {text!r}", hint=_nearest(text))
     known, row = found
     kind = {"model_type": row["model_type"]} if row["model_type"] else {}
     return known.rpartition("/")[2], kind | json.loads(row["config"])
+
+
+def _in_hub_cache(name: str) -> dict[str, Any] | None:
+    """Return the configuration of a model that Hugging Face's own tools have downloaded here.
+
+    Its folder is that of ``huggingface_hub.constants`` (1.2): ``HF_HUB_CACHE``, ``HF_HOME``.
+    """
+    home = os.environ.get("HF_HOME") or os.path.expanduser("~/.cache/huggingface")
+    folder = Path(os.environ.get("HF_HUB_CACHE") or os.path.join(home, "hub"))
+    found = folder / f"models--{name.replace('/', '--')}" / "snapshots"
+    configs = sorted(found.glob("*/config.json")) if "/" in name and ".." not in name else []
+    return bounded.read_object(configs[-1]) or None if configs else None
 
 
 def names_from(start: str) -> list[str]:

@@ -54,7 +54,7 @@ GROUPS: Final[tuple[tuple[str, Mapping[str, str]], ...]] = (
         "batch": "Global batch", "precision": "Precision", "stack": "Training stack",
         "kernels": "Kernels",
         "attention": "Attention", "optimizer": "Optimizer", "loss": "Loss", "weights": "Weights",
-        "lora": "LoRA rank", "adapter_targets": "LoRA targets",
+        "lora": "LoRA rank", "lora_targets": "LoRA targets",
         "base_bits": "Bits of frozen weights", "frozen": "Frozen share",
         "gradients": "Reduced gradients", "overlap": "Overlap gradients",
         "tp_overlap": "Overlap tensor parallelism",
@@ -65,7 +65,8 @@ NAMES: Final = tuple(name for _, labels in GROUPS for name in labels)
 JOB_GROUP: Final[tuple[str, Mapping[str, str]]] = ("Job", {
     "run": "Recorded run", "layers": "Layers", "hidden": "Hidden width", "heads": "Heads",
     "cnn": "Convolutional network", "kv_heads": "Key and value heads", "ffn": "Feed-forward width",
-    "gated": "Gated feed-forward", "vocabulary": "Vocabulary", "experts": "Experts",
+    "gated": "Gated feed-forward", "tied": "Tied embeddings", "vocabulary": "Vocabulary",
+    "experts": "Experts",
     "experts_per_token": "Experts per token", "sequence": "Tokens of a sample",
     "tokens": "Tokens in all", "epochs": "Epochs", "total_steps": "Steps",
     "total_samples": "Samples in all", "data": "Data to bring in",

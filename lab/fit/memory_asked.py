@@ -48,7 +48,7 @@ _STACKS: Final = {
 _NAMED: Final = (
     "SFTTrainer", "DeepSpeed", "torchtune", "nanoGPT", "peft", "Hugging Face", "Qwen",
 )  # fmt: skip
-# Words of a row's adapter -> ``--adapter-targets``; or its modules by name.
+# Words of a row's adapter -> ``--lora-targets``; or its modules by name.
 _TARGETS: Final = {
     "query and value": "query-value", "all linear": "all-linear",
     "c_attn c_proj w1 w2": "all-linear",

@@ -5,8 +5,8 @@ from .calibrate import ErrorPoints as ErrorPoints
 from .calibrate import ExpectedErrors as ExpectedErrors
 from .calibrate import ResidualParameters as ResidualParameters
 from .calibrate import SeenErrors as SeenErrors
-from .calibrate import at_batch as at_batch
 from .calibrate import all_heard as all_heard
+from .calibrate import at_batch as at_batch
 from .calibrate import calibrated_work as calibrated_work
 from .calibrate import conditioned as conditioned
 from .calibrate import correlations as correlations

@@ -1,0 +1,2 @@
+from .facts import Recipe as Recipe
+from .read import recipe as recipe

@@ -1,0 +1,54 @@
+"""Fine-tuning of image models: kohya's sd-scripts, and the training scripts of diffusers.
+
+Defaults and meanings: sd-scripts 0.9 (``library/train_util.py``: ``add_training_arguments``,
+``add_sd_models_arguments``; ``sdxl_train_network.py``, ``flux_train_network.py``) and diffusers
+0.35 (``examples/text_to_image``, ``examples/dreambooth``: ``parse_args``), as their repositories
+have them; read 2026-11-29. Recomputation of an image model is not described.
+"""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+
+from advisor.recipes.facts import Config, Facts
+from advisor.recipes.tables import meanings
+
+
+def read(config: Config, facts: Facts) -> Facts:
+    """Return what a TOML or the arguments of sd-scripts say."""
+    facts |= {"model": _model(config), "image": _side(facts)}
+    if facts["total_steps"] is None and facts["epochs_said"] is None:
+        facts["total_steps"] = 1600
+    if config.text("network_module") is not None:
+        facts |= {"lora": config.whole("network_dim") or 4, "lora_targets": "attention"}
+    return facts
+
+
+def read_diffusers(config: Config, facts: Facts) -> Facts:
+    """Return what the arguments of a training script of diffusers say."""
+    script = config.text("script") or ""
+    is_text, is_large = "text_to_image" in script, "sdxl" in script or "flux" in script
+    epochs = config.number("num_train_epochs") or (100.0 if is_text else 1.0)
+    facts |= {
+        "model": _model(config),
+        "image": _side(facts) or (1024 if is_large else 512),
+        "micro_batch": facts["micro_batch"] or (16 if is_text else 4),
+        "epochs_said": None if facts["total_steps"] else epochs,
+    }
+    if rank := config.whole("rank", "lora_rank") or (4 if "lora" in script else None):
+        facts |= {"lora": rank, "lora_targets": "attention"}
+    return facts
+
+
+def _side(facts: Facts) -> int | None:
+    """Return the longer side of the images."""
+    return max((int(one) for one in facts["image"] if one.isdigit()), default=None)
+
+
+def _model(config: Config) -> str | None:
+    """Return the known model that a file or a folder is named after; else the name itself."""
+    named = config.text("pretrained_model_name_or_path")
+    if named is None or (named.count("/") == 1 and not named.endswith((".safetensors", ".ckpt"))):
+        return named
+    stem = PurePosixPath(named.replace("\\", "/")).stem.lower()
+    return next((known for part, known in meanings("images").items() if part in stem), stem)

@@ -1,0 +1,119 @@
+"""Commands that start a training: the tool, its arguments, the recipe it names, the ranks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+from advisor.recipes.shell import commands
+from advisor.recipes.submissions import slurm_ranks
+from advisor.recipes.tables import tables
+from advisor.recipes.text import plain
+
+_SHELLS: Final = ("-c", "-lc", "-ec")
+_RANKS: Final = ("nproc_per_node", "num_processes", "num_gpus")
+_NODES: Final = ("nnodes", "num_nodes", "num_machines")
+_ENDS: Final = (".yaml", ".yml", ".toml", ".json")
+_NUMBER: Final = re.compile(r"-\d[\d.e-]*")
+_NAMED: Final = re.compile(r"[+~]{0,2}([A-Za-z_][\w.]*)=(.*)", re.S)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """A command that trains: with which tool, on which arguments, and a recipe that it names."""
+
+    tool: str
+    arguments: dict[str, Any]
+    file: str | None
+    ranks: int | None
+
+
+def starts(
+    text: str, given: Mapping[str, str] | None = None, ranks: int | None = None
+) -> list[Start]:
+    """Return the trainings that a script starts; ``ranks``: of what it asks for."""
+    asked = ranks or slurm_ranks(text)
+    lines, known = commands(text, dict(given or {}))
+    for words in list(lines):  # bash -c "torchrun ..."
+        inner = (word for flag, word in pairwise(words) if flag in _SHELLS)
+        lines += [one for word in inner for one in commands(word, known)[0]]
+    return [start for words in lines if (start := _start(words, asked)) is not None]
+
+
+def _start(words: list[str], asked: int | None) -> Start | None:
+    for program in tables()["programs"]:
+        verbs, needs = program.get("verbs", "").split(), program.get("with", "")
+        for place, word in enumerate(words):
+            rest = words[place + 1 :]
+            if not re.fullmatch(program["word"], word) or (verbs and {*rest[:1]} - {*verbs}):
+                continue
+            if (verbs and not rest) or not any(needs in one for one in rest or [""]):
+                continue
+            return _read(program, word, words[:place], rest, asked)
+    return None
+
+
+def _read(
+    program: Mapping[str, str], word: str, before: list[str], rest: list[str], asked: int | None
+) -> Start:
+    tool, (arguments, others) = program["tool"], _arguments(rest)
+    launcher, _ = _arguments(before)
+    if tool == "torchtune":  # `tune run` is its own launcher
+        launcher |= {n: arguments.pop(n) for n in (*_RANKS, *_NODES) if n in arguments}
+        asked = 1 if any("single_device" in one for one in others) else asked
+    file = arguments.pop(program["flag"], None) if "flag" in program else None
+    file = launcher.get("CONFIG_FILE") if tool == "torchtitan" and file is None else file
+    if "flag" not in program:
+        file = next((one for one in others if one.endswith(_ENDS)), None)
+    more = {"script": word} if tool == "diffusers" else {}
+    if program["word"] == "trl" and rest[0] != "sft":
+        more["trainer_type"] = rest[0]
+    if (accelerate := launcher.get("config_file")) is not None:
+        more["accelerate_config"] = str(accelerate)
+    return Start(
+        tool=tool, arguments=arguments | more, file=None if file is None else str(file),
+        ranks=_count(launcher, asked),
+    )  # fmt: skip
+
+
+def _count(launcher: Mapping[str, Any], asked: int | None) -> int | None:
+    """Return the ranks that a launcher starts; those of accelerate are of all machines."""
+    each = next((launcher[name] for name in _RANKS if isinstance(launcher.get(name), int)), None)
+    nodes = next((launcher[name] for name in _NODES if isinstance(launcher.get(name), int)), 1)
+    if each is None:
+        return asked
+    is_total = "num_processes" in launcher and "nproc_per_node" not in launcher
+    return int(each if is_total else max(each * nodes, asked or 1))
+
+
+def _arguments(words: list[str]) -> tuple[dict[str, Any], list[str]]:
+    """Return ``--name value``, ``--name=value`` and ``name=value``, and the other words."""
+    found: dict[str, Any] = {}
+    others: list[str] = []
+    name = ""
+    for word in words:
+        is_flag = word.startswith("-") and not _NUMBER.fullmatch(word)
+        if match := _NAMED.fullmatch(word.lstrip("-") if is_flag else word):
+            found[match[1].replace("-", "_") if is_flag else match[1]] = plain(match[2])
+            name = ""
+        elif is_flag:
+            name, _, value = word.lstrip("-").replace("-", "_").partition("=")
+            found[name] = plain(value) if value else True
+        else:
+            value = plain(word)
+            held = found.get(name)
+            # Numbers and words do not stand in one list: what follows begins something else.
+            kind = held[0] if isinstance(held, list) else held
+            if not name or (held is not True and isinstance(kind, str) != isinstance(value, str)):
+                others.append(word)
+                name = ""
+            elif held is True:
+                found[name] = value
+            elif str(word).endswith((*_ENDS, ".py")):
+                others.append(word)
+            else:
+                found[name] = [*(held if isinstance(held, list) else [held]), value]
+    return found, others

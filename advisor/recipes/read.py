@@ -1,0 +1,105 @@
+"""The one way into a recipe: which tool wrote the file, and what its reader makes of it."""
+
+from __future__ import annotations
+
+import glob
+import importlib
+import os
+from pathlib import Path
+from typing import Any, Final
+
+from advisor.errors import UsageError
+from advisor.recipes.facts import Config, Recipe, recipe_of
+from advisor.recipes.launch import Start, starts
+from advisor.recipes.submissions import submitted
+from advisor.recipes.tables import tools
+from advisor.recipes.text import documents, read_text, table_in
+
+# As whom a file is read that is read as several: the tool whose keys the other's hold, too.
+_WITHIN: Final = {"trainer": "llamafactory"}
+
+
+def recipe(
+    path: Path, kind: str | None = None, *, text: str | None = None, devices: int | None = None
+) -> Recipe:  # fmt: skip
+    """Return what a recipe says, by the names of options.
+
+    ``kind``: the tool, by its key in the tables, where the user names it; ``text``: what stands in
+    the file, where that was read; ``devices``: that it is started on, where nothing says so.
+
+    Raises UsageError if the file cannot be read, no tool or several could have written it, or it
+    describes a training that has no description here.
+    """
+    if kind is not None and kind not in tools():
+        raise UsageError(f"--as {kind[:40]!r} is unknown", hint=f"one of: {', '.join(tools())}")
+    text = read_text(path) if text is None else text
+    tables = documents(path, text)
+    sent = next(filter(None, map(submitted, tables)), None)
+    if sent or not tables:
+        return _started(path, starts(*sent) if sent else starts(text), devices)
+    config = Config(path=path, table=tables[0], devices=devices)
+    short = {name.rpartition(".")[2]: value for name, value in config.keys.items()}
+    if path.suffix == ".toml" and "pretrained_model_name_or_path" in short:
+        config.keys = short  # sd-scripts leaves the sections of its TOML out of account
+    return _read(config, kind or _recognised(config))
+
+
+def _read(config: Config, kind: str) -> Recipe:
+    tool = tools()[kind]
+    reader: Any = importlib.import_module(f"advisor.recipes.{tool.get('home', kind)}")
+    facts = getattr(reader, tool.get("reader", "read"))(config, config.facts(tool["facts"]))
+    return recipe_of(config, kind, tool["name"], facts)
+
+
+def _recognised(config: Config) -> str:
+    """Return whose keys a file has."""
+    keys = config.keys.keys()
+    found = [
+        kind for kind, tool in tools().items() if any(keys >= {*one} for one in tool["marks"])
+    ]
+    found = [one for one in found if _WITHIN.get(one) not in found]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = " or ".join(tools()[one]["name"] for one in found)
+        raise UsageError(
+            f"{config.path} could be a recipe of {names}", hint=f"say whose it is: --as {found[0]}"
+        )
+    raise UsageError(
+        f"cannot tell whose recipe {config.path} is", hint=f"say it: --as {'|'.join(tools())}"
+    )
+
+
+def _beside(path: Path, named: str) -> Path | None:
+    """Return the file that a command names: from its folder, one mounted from it, or below it."""
+    folder, name = path.parent, Path(named).name
+    places = (folder / named, folder / named.lstrip("/"), folder / name)
+    found = [*places, *sorted(folder.glob(f"*/{glob.escape(name)}"))[:1]]
+    return next((one for one in found if os.path.isfile(one)), None)
+
+
+def _started(path: Path, found: list[Start], devices: int | None) -> Recipe:
+    """Return the recipe of the training that a file starts."""
+    if not found:
+        raise UsageError(
+            f"{path} starts no training that is known here",
+            hint="give the recipe itself, or describe the job: --model",
+        )
+    if len({(one.tool, one.file, repr(one.arguments)) for one in found}) > 1:
+        names = ", ".join(one.file or one.tool for one in found[:4])
+        raise UsageError(f"{path} starts several trainings: {names}", hint="give one's recipe")
+    start = found[-1]
+    config = Config(path=path, table=start.arguments, ranks=start.ranks, devices=devices)
+    if start.file is not None:
+        if (file := _beside(path, start.file)) is None:
+            raise UsageError(
+                f"{path} starts {start.tool} with {start.file}, which is not here",
+                hint="give that file, or put it beside this one",
+            )
+        config = Config(path=file, table=table_in(file), ranks=start.ranks, devices=devices)
+        config.keys |= start.arguments
+    if (accelerate := config.keys.pop("accelerate_config", None)) is not None:
+        from advisor.recipes.hugging_face import with_accelerate
+
+        with_accelerate(config, str(accelerate))
+    return _read(config, start.tool)

@@ -1,0 +1,134 @@
+"""The commands of a shell script: words with the variables and arrays that the script sets.
+
+Only what launch scripts do is followed: assignments, arrays, defaults, sums of whole numbers, and
+conditions on texts; a condition on anything else is taken as it stands first. Nothing is run.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from typing import Final
+
+_ASSIGNED: Final = re.compile(
+    r"(?:export\s+|declare\s+(?:-\w+\s+)*|local\s+|readonly\s+)?([A-Za-z_]\w*)(\+?)=(.*)", re.S
+)
+_ARRAY: Final = re.compile(r"\$\{([A-Za-z_]\w*)\[[@*]\]\}")
+_BRACED: Final = re.compile(r"\$\{(\w+)(?::?[-=]([^{}]*))?\}")
+_BARE: Final = re.compile(r"\$([A-Za-z_]\w*)")
+_SUM: Final = re.compile(r"\$\(\(([\d\s+*/()-]{1,80})\)\)")
+_TEXTS: Final = re.compile(r'\[\[?\s+"?([^"\s]*)"?\s*(==|=|!=|-eq|-ne)\s*"?([^"\s]*)"?\s+\]\]?')
+_EMPTY: Final = re.compile(r'\[\[?\s+(-n|-z)\s+"?([^"]*?)"?\s+\]\]?')
+_MOST_ROUNDS: Final = 8
+_KEYWORDS: Final = ("then", "do", "done", "for", "while", "function", "set", "{", "}")
+
+
+def commands(
+    text: str, given: dict[str, str] | None = None
+) -> tuple[list[list[str]], dict[str, str]]:
+    r"""Return the commands of a script as words, and its variables; ``given``: those before it.
+
+    >>> commands('N=4\nA=(--lr 1 # fast\n --n $N)\ntorchrun t.py ${A[@]} --m $((N*2))')[0]
+    [['torchrun', 't.py', '--lr', '1', '--n', '4', '--m', '8']]
+    """
+    known = dict(given or {})
+    found: list[list[str]] = []
+    conditions: list[tuple[bool, bool]] = []  # conditions: is this branch followed, was any
+    for line in _statements(text):
+        word = line.split(None, 1)[0]
+        if word in ("if", "elif", "else", "fi"):
+            _branch(word, _expanded(line, known), conditions)
+        elif word in _KEYWORDS or not all(taken for taken, _ in conditions):
+            continue
+        elif (match := _ASSIGNED.fullmatch(line)) and (
+            match[3].startswith("(") or len(_words(match[3])) <= 1
+        ):
+            name, adds, value = match.groups()
+            inside = value[1:].rstrip().removesuffix(")") if value.startswith("(") else value
+            said = _expanded(" ".join(_words(inside)), known)
+            known[name] = f"{known.get(name, '')} {said}".strip() if adds else said
+        else:
+            parts = re.split(r"\s*(?:&&|\|\||;(?!;)|\|)\s*", line)
+            found += [words for part in parts if (words := _words(_expanded(part, known)))]
+    return found, known
+
+
+def _statements(text: str) -> Iterator[str]:
+    """Yield logical lines: continued ones joined, arrays and quoted texts whole, no comments."""
+    text = re.sub(r"<<-?\s*['\"]?(\w+)['\"]?.*?\n\1\b", "", text, flags=re.S)  # here-documents
+    text = re.sub(r";\s*(then|else|fi|do|done)\b", r"\n\1\n", text)
+    held = ""
+    for raw in text.splitlines():
+        line = re.sub(r"(^|\s)#.*$", "", raw).rstrip() if raw.count("#") else raw.rstrip()
+        if held and not line.strip():
+            continue
+        held += line.removesuffix("\\") + (" " if line.endswith("\\") else "\n")
+        is_array = re.match(r"\s*(?:export\s+)?\w+\+?=\(", held)
+        is_open = held.count('"') % 2 or (held.count("'") % 2 and '"' not in held)
+        if line.endswith("\\") or is_open or (is_array and not held.rstrip().endswith(")")):
+            continue
+        if held.strip():
+            yield held.strip()
+        held = ""
+    if held.strip():
+        yield held.strip()
+
+
+def _branch(word: str, line: str, conditions: list[tuple[bool, bool]]) -> None:
+    """Follow one branch of a condition, the first where it cannot be judged."""
+    _, was_any = conditions.pop() if word != "if" and conditions else (False, False)
+    if word != "fi":
+        taken = not was_any and (word == "else" or _holds(line))
+        conditions.append((taken, taken or was_any))
+
+
+def _holds(line: str) -> bool:
+    if match := _TEXTS.search(line):
+        return (match[1] == match[3]) == (match[2] in ("==", "=", "-eq"))
+    if match := _EMPTY.search(line):
+        return bool(match[2].strip()) == (match[1] == "-n") and "$" not in match[2]
+    return True
+
+
+def _expanded(text: str, known: dict[str, str]) -> str:
+    """Return a text with the variables that are known; others stay as they are written."""
+    for _ in range(_MOST_ROUNDS):
+        before = text
+        text = _ARRAY.sub(lambda m: known.get(m[1], ""), text)
+        text = _BRACED.sub(
+            lambda m: known[m[1]] if known.get(m[1]) else m[0] if m[2] is None
+            else m[2].strip("\"'"), text,
+        )  # fmt: skip
+        text = _BARE.sub(lambda m: known.get(m[1], m[0]), text)
+        text = re.sub(
+            r"\$\(\(([^()$]*)\)\)",
+            lambda m: (
+                "$((" + re.sub(r"[A-Za-z_]\w*", lambda n: known.get(n[0], n[0]), m[1]) + "))"
+            ),
+            text,
+        )
+        text = _SUM.sub(lambda m: _computed(m[1]), text)
+        if text == before or len(text) > 1 << 20:
+            break
+    return text
+
+
+def _computed(sum_: str) -> str:
+    """Return a sum or product of whole numbers, from left to right; its text where it is none."""
+    parts = re.fullmatch(r"\s*(\d{1,12})((?:\s*[*/+-]\s*\d{1,12}){0,5})\s*", sum_)
+    if parts is None:
+        return f"$[{sum_}]"
+    total = int(parts[1])
+    for sign, number in re.findall(r"([*/+-])\s*(\d+)", parts[2]):
+        other = int(number)
+        by = {"*": total * other, "+": total + other, "-": total - other, "/": total}
+        total = total // max(other, 1) if sign == "/" else by[sign]
+    return str(total)
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text, comments=True)
+    except ValueError:
+        return text.split()

@@ -1,0 +1,177 @@
+"""The text of a recipe as plain values: YAML, TOML or JSON, all with bounds.
+
+``${NAME}`` in a value is what a key of that dotted name says (OmegaConf's way), and
+``${oc.env:NAME,default}`` the default; what cannot be resolved stays as it is written, and whoever
+reads the key asks for it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from advisor.collectors import bounded
+from advisor.errors import UsageError
+
+MOST_BYTES: Final = 256 << 10  # of a recipe; the largest that were read have 40 KB
+_MOST_VALUES: Final = 20_000  # an alias that repeats itself makes many of few characters
+_MOST_DOCUMENTS: Final = 50
+_REFERENCE: Final = re.compile(r"\$\{([^${}]+)\}")
+UNRESOLVED: Final = re.compile(r"\$\{|\$[A-Za-z_(]|\?\?\?")
+# YAML 1.1 reads 2e-5 as a text; every tool here reads it as a number.
+_DECIMAL: Final = re.compile(r"[-+]?(\d{1,18}\.?\d*|\.\d+)([eE][-+]?\d{1,3})?")
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a recipe.
+
+    Raises UsageError if it cannot be read, or is larger than a recipe.
+    """
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise ValueError(f"it is larger than {MOST_BYTES >> 10} KiB")  # noqa: TRY301
+        return bounded.read_text(path, most_bytes=MOST_BYTES)
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"cannot read the recipe {path}: {error}",
+            hint="give the file that the tool is given; a recorded run is --run NAME",
+        ) from error
+
+
+def documents(path: Path, text: str) -> list[dict[str, Any]]:
+    """Return the tables of a recipe; none where it is a script.
+
+    Raises UsageError if it is not what its name says, has a key twice, or is no table.
+    """
+    parse = _PARSERS.get(path.suffix.lower())
+    if parse is None:
+        return []
+    try:
+        found = parse(text)
+        for one in found:
+            if not isinstance(one, dict):
+                raise TypeError(f"it holds a {type(one).__name__} and no table")  # noqa: TRY301
+            if _is_large(one):
+                raise ValueError(f"it holds more than {_MOST_VALUES:,} values")  # noqa: TRY301
+    except (ValueError, TypeError, RecursionError) as error:
+        line, form = (
+            " ".join(str(error).split())[:200],
+            path.suffix[1:].upper().replace("YML", "YAML"),
+        )
+        raise UsageError(
+            f"cannot read the recipe {path}: {line}", hint=f"correct the {form}"
+        ) from error
+    return [_resolved(one) for one in found]
+
+
+def table_in(path: Path) -> dict[str, Any]:
+    """Return the first table of a file that another names.
+
+    Raises UsageError if it has none, or cannot be read.
+    """
+    found = documents(path, read_text(path))
+    if not found:
+        raise UsageError(f"{path} holds no table", hint="give a YAML, JSON or TOML file")
+    return found[0]
+
+
+def _yaml(text: str) -> list[Any]:
+    import yaml
+
+    class SingleKeyLoader(yaml.SafeLoader):
+        """A loader that refuses a key given twice, which others would drop."""
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            _once(str(key.value) for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge")
+            return super().construct_mapping(node, deep=deep)
+
+    try:
+        found = [one for one in yaml.load_all(text, SingleKeyLoader) if one is not None]
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
+    if len(found) > _MOST_DOCUMENTS:
+        raise ValueError(f"it holds more than {_MOST_DOCUMENTS} documents")
+    return found
+
+
+def _json(text: str) -> list[Any]:
+    def paired(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        _once(name for name, _ in pairs)
+        return dict(pairs)
+
+    bounded.parse_json(text)
+    return [json.loads(text, object_pairs_hook=paired)]
+
+
+def _once(names: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise ValueError(f"{name} is given twice")
+        seen.add(name)
+
+
+_PARSERS: Final[Mapping[str, Callable[[str], list[Any]]]] = {
+    ".yaml": _yaml, ".yml": _yaml, ".json": _json,
+    ".toml": lambda text: [bounded.parse_toml(text)],
+}  # fmt: skip
+
+
+def _is_large(value: Any) -> bool:
+    """Whether there are too many values, aliases counted as often as they stand."""
+    count, rest = 0, [value]
+    while rest and count <= _MOST_VALUES:
+        one = rest.pop()
+        count += 1
+        rest.extend(
+            one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
+        )
+    return count > _MOST_VALUES
+
+
+def flat(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Return the values of nested tables by dotted names; lists stay values."""
+    found: dict[str, Any] = {}
+    for name, value in table.items():
+        path = f"{above}{name}"
+        found |= flat(value, f"{path}.") if isinstance(value, dict) and value else {path: value}
+    return found
+
+
+def _resolved(table: dict[str, Any]) -> dict[str, Any]:
+    """Return a table with the references that it can resolve itself."""
+    known = flat(table)
+
+    def value_of(match: re.Match[str]) -> str:
+        name, _, default = match[1].partition(",")
+        if name.startswith(("oc.env:", "env:")):
+            return default.strip() or match[0]
+        found = known.get(name.strip())
+        return match[0] if isinstance(found, dict | list) or found is None else str(found)
+
+    def walk(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {str(name): walk(one) for name, one in value.items()}
+        if isinstance(value, list):
+            return [walk(one) for one in value]
+        if not isinstance(value, str):
+            return value
+        for _ in range(3):  # a reference to a reference
+            value = _REFERENCE.sub(value_of, value)
+        return plain(value)
+
+    return {str(name): walk(value) for name, value in table.items()}
+
+
+def plain(text: str) -> Any:
+    """Return the number that a text is, as the tools read it; the text where it is none.
+
+    >>> plain("2e-5"), plain("4"), plain("4B"), plain("${n}")
+    (2e-05, 4, '4B', '${n}')
+    """
+    if re.fullmatch(r"[-+]?\d{1,18}", text):
+        return int(text)
+    return float(text) if _DECIMAL.fullmatch(text) else text

@@ -1,0 +1,234 @@
+"""Recipes of training tools: each says what its flags say, and what it does not say is asked."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from recipe_files import ACCELERATE, AXOLOTL, CASES, MEGATRON, ROWS, STARTS, TORCHTUNE, TRL
+from typer.testing import CliRunner
+
+from advisor.api import find_job
+from advisor.ask import Question
+from advisor.catalogue import Catalogue
+from advisor.cli.program import app
+from advisor.errors import UsageError
+from advisor.gate import read_task
+
+RUN: Final = CliRunner()
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+
+
+def write(name: str) -> str:
+    """Write a case and what lies beside it; return the flags that say the same."""
+    text, beside, flags = CASES[name]
+    for file, content in {name: text, **beside}.items():
+        Path(file).write_text(content, encoding="utf-8")
+    return flags
+
+
+def record(flags: str) -> dict[str, Any]:
+    """Return the question that flags ask, by the command's own reading."""
+    words = iter(shlex.split(flags))
+    given: dict[str, Any] = {}
+    for word in words:
+        name = word.removeprefix("--").replace("-", "_")
+        if word in ("--gated", "--tied"):
+            given[name] = True
+        elif word.startswith("--no-"):
+            given[name.removeprefix("no_")] = False
+        else:
+            given[name] = next(words)
+    return Question.read(given).to_record()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_recipe_asks_what_its_flags_by_hand_ask(name: str) -> None:
+    flags = write(name)
+    assert Question.read({"recipe": name}).to_record() == record(flags)
+
+
+@pytest.mark.parametrize("name", ["axolotl.yml", "megatron.sh", "kohya.toml"])
+def test_the_answer_is_that_of_the_flags(name: str) -> None:
+    flags = write(name)
+    where = ["--gpu", "H100", "--count", "16" if name == "megatron.sh" else "1", "--json"]
+    told = RUN.invoke(app, ["predict", name, *where])
+    typed = RUN.invoke(app, ["predict", *shlex.split(flags), *where])
+    assert told.exit_code == typed.exit_code == 0, (told.output, typed.output)
+    answers = [json.loads(one.stdout) for one in (told, typed)]
+    assert answers[0]["step_time_s"] == answers[1]["step_time_s"]
+    assert answers[0]["training_time_h"] == answers[1]["training_time_h"]
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_a_file_that_starts_a_recipe_says_how_many_ranks(name: str) -> None:
+    write("axolotl.yml")
+    Path(name).write_text(STARTS[name], encoding="utf-8")
+    found = Question.read({"recipe": name})
+    assert (found.job.batch, found.layout.micro_batch) == (8 * 16, 4)
+
+
+def test_the_first_line_says_what_was_understood_and_the_next_what_was_not() -> None:
+    write("axolotl.yml")
+    text = Path("axolotl.yml").read_text() + "relora: true\nqat: {weight_dtype: int8}\n"
+    Path("axolotl.yml").write_text(text)
+    lines = RUN.invoke(app, ["predict", "axolotl.yml", "--gpu", "L4"]).stdout.splitlines()
+    assert lines[0].startswith("axolotl.yml, a recipe of Axolotl, says: --stack trainer --model")
+    assert any("not understood" in one and "qat.weight_dtype, relora" in one for one in lines[:6])
+    assert not any("wandb" in one or "learning_rate" in one for one in lines[:6])
+
+
+def test_flags_overrule_a_recipe_also_its_model() -> None:
+    write("axolotl.yml")
+    given = {"recipe": "axolotl.yml", "model": "gpt2", "lora": 8, "total_steps": 10}
+    found = Question.read(given)
+    assert (found.job.model, found.job.sequence, found.setup.adapter_rank) == ("gpt2", 1024, 8)
+    assert (found.job.total_steps, found.job.total_samples) == (10, None)
+
+
+def test_the_ranks_are_the_files_own_else_those_that_are_asked_about() -> None:
+    write("axolotl.yml")
+    Path("sky.yaml").write_text(STARTS["sky.yaml"], encoding="utf-8")
+
+    def batch(*words: str) -> int:
+        done = RUN.invoke(app, ["predict", *words, "--gpu", "H100", "--json"])
+        assert done.exit_code == 0, done.exception
+        tokens: float = json.loads(done.stdout)["units"]["tokens_per_step"]
+        return round(tokens / 1024)
+
+    assert batch("axolotl.yml") == 8
+    assert batch("axolotl.yml", "--count", "4") == 32
+    assert batch("axolotl.yml", "--count", "4", "--ranks", "2") == 16
+    assert batch("sky.yaml", "--count", "4") == 8 * 16
+    with pytest.raises(UsageError, match="goes with a recipe"):
+        Question.read({"model": "gpt2", "ranks": 2})
+
+
+def test_python_reads_a_recipe_too() -> None:
+    write("axolotl.yml")
+    job = find_job(recipe="axolotl.yml")
+    assert (job.global_batch, job.total_steps) == (8, 75)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "flag"),
+    [
+        ("a.yml", AXOLOTL.replace("meta-llama/Llama-3.2-1B", "me/unheard-of"), "--model"),
+        ("a.yml", AXOLOTL.replace("meta-llama/Llama-3.2-1B", "${MODEL}"), "--model"),
+        ("t.yaml", TORCHTUNE.replace("max_seq_len: 4096", "max_seq_len: null"), "--sequence"),
+        ("m.sh", MEGATRON.replace("--vocab-size 128256", ""), "--vocabulary"),
+        ("x.yaml", ACCELERATE, "--as"),
+        ("b.yaml", AXOLOTL + TRL.replace("gradient_accumulation_steps: 1\n", "").replace(
+            "gradient_checkpointing: true\n", "").replace("bf16: true\n", ""), "--as axolotl"),
+        ("a.yml", AXOLOTL.replace("micro_batch_size: 4", "micro_batch_size: four"), "file"),
+        ("a.yml", AXOLOTL + "optimizer: sgd\n", "YAML"),
+        ("a.yml", "base_model: [\n", "YAML"),
+        ("a.json", '{"model_name_or_path": "gpt2", "model_name_or_path": "x"}', "JSON"),
+        ("a.toml", "a = 1\na = 2\n", "TOML"),
+        ("a.yml", "x" * (300 << 10), "file"),
+        ("a.yml", "- 1\n", "YAML"),
+        ("a.sh", "echo hello\n", "--model"),
+        ("a.yml", AXOLOTL + "rl: dpo\n", "profile"),
+        ("s.sh", "axolotl train elsewhere.yml\n", "beside"),
+        ("a.yml", f"{AXOLOTL}deepspeed: a.txt\n", "JSON"),
+        ("a.yml", "", "--model"),
+    ],
+)  # fmt: skip
+def test_what_is_not_said_is_asked_in_one_line_with_the_flag(
+    name: str, text: str, flag: str
+) -> None:
+    Path(name).write_text(text, encoding="utf-8")
+    Path("a.txt").write_text("nothing", encoding="utf-8")
+    done = RUN.invoke(app, ["predict", name, "--gpu", "L4"])
+    assert isinstance(done.exception, Exception)
+    assert getattr(done.exception, "exit_code", None) == 2, done.output
+    assert flag in getattr(done.exception, "hint", "")
+    assert "\n" not in str(done.exception)
+
+
+def test_a_missing_number_of_samples_is_asked_for() -> None:
+    Path("a.yml").write_text(AXOLOTL, encoding="utf-8")  # rows.jsonl is elsewhere
+    done = RUN.invoke(app, ["recommend", "a.yml", "--on-demand"])
+    assert getattr(done.exception, "exit_code", None) == 2
+    assert "3 epochs of rows.jsonl, not counted here" in done.stdout
+    assert "--total-samples" in done.stdout
+
+
+def test_samples_of_local_data_are_counted() -> None:
+    write("axolotl.yml")
+    assert Question.read({"recipe": "axolotl.yml"}).job.total_samples == 3 * len(ROWS.splitlines())
+
+
+def test_aliases_that_multiply_are_refused() -> None:
+    layers = [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9)]
+    Path("a.yml").write_text("\n".join(["a0: &a0 [1]", *layers]), encoding="utf-8")
+    with pytest.raises(UsageError, match="more than 20,000 values"):
+        Question.read({"recipe": "a.yml"})
+
+
+def test_a_model_of_the_hubs_cache_is_known() -> None:
+    snapshot = Path("hub/hub/models--me--own/snapshots/abc")
+    snapshot.mkdir(parents=True)
+    config = {
+        "model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64,
+        "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 1000,
+        "max_position_embeddings": 512,
+    }  # fmt: skip
+    (snapshot / "config.json").write_text(json.dumps(config))
+    job = find_job(model="me/own", total_steps=1)
+    assert job.work is not None
+    assert job.work.transformer is not None
+    assert job.work.transformer.layers == 2
+
+
+@pytest.mark.parametrize("maker", ["NousResearch", "unsloth"])
+def test_a_copy_under_another_maker_has_the_dimensions(maker: str) -> None:
+    own = find_job(model="meta-llama/Llama-3.2-1B", total_steps=1)
+    copy = find_job(model=f"{maker}/Llama-3.2-1B", total_steps=1)
+    assert own.work is not None
+    assert copy.work is not None
+    assert own.work.parameters == copy.work.parameters
+
+
+def test_untied_embeddings_add_a_table() -> None:
+    numbers = {"layers": 2, "hidden": 64, "heads": 4, "vocabulary": 1000, "total_steps": 1}
+    tied, untied = (find_job(**numbers, tied=one).work for one in (True, False))
+    assert tied is not None
+    assert untied is not None
+    assert untied.parameters - tied.parameters == 64 * 1000
+
+
+def test_gate_judges_what_a_submission_starts() -> None:
+    write("axolotl.yml")
+    for name, text in STARTS.items():
+        Path(name).write_text(text, encoding="utf-8")
+    sky = RUN.invoke(app, ["gate", "--skypilot", "sky.yaml", "--budget", "0.001"])
+    assert sky.exit_code == 3
+    assert "the budget is" in sky.output
+    gpu = "gpu=8xH100-80GB:nvlink@400Gbps"
+    words = ["gate", "--sbatch", "--partition", gpu, "--deadline", "1s", "--", "job.sbatch"]
+    assert RUN.invoke(app, words).exit_code == 3
+
+
+def test_a_server_reads_no_file_that_a_request_names() -> None:
+    write("axolotl.yml")
+    Path("sky.yaml").write_text(STARTS["sky.yaml"], encoding="utf-8")
+    with pytest.raises(UsageError, match="does not apply here"):
+        Question.read({"recipe": "axolotl.yml"}, names={"budget", "model"})
+    posted = read_task(STARTS["sky.yaml"], Catalogue.load())
+    assert posted.said == {}
+    assert read_task(STARTS["sky.yaml"], Catalogue.load(), Path("sky.yaml")).said["lora"] == 32
+
+
+def test_nothing_of_a_script_is_run(tmp_path: Path) -> None:
+    Path("a.sh").write_text(f"X=$(touch {tmp_path}/made)\n`touch made`\n{MEGATRON}")
+    Question.read({"recipe": "a.sh"})
+    assert not (tmp_path / "made").exists()
