@@ -40,7 +40,7 @@ from advisor.planners.step import (
 # the version of PyTorch: fitted to the steps of 32 networks on seven hosts (lab/fit/hosts.py).
 # Calls of autograd's engine and of updates over lists take less
 # (``DeviceParameters.engine_call_fraction``).
-CALL_S: Final = 65e-6
+CALL_S: Final = 80e-6
 # CoreMark per virtual CPU of the usual host of a GPU: the median of the processors of the
 # catalogue's machines with GPUs that were measured [1/s]
 USUAL_CORE_SPEED: Final = 19_000.0
