@@ -20,7 +20,9 @@ BATCHES: Final = 40
 _READY_S: Final = 0.06  # for the processes to make the next batches
 
 
-def received(shape: tuple[int, ...], batch: int, processes: int) -> tuple[list[float], list[float]]:
+def received(
+    shape: tuple[int, ...], batch: int, processes: int
+) -> tuple[list[float], list[float]]:
     """Return what each batch took by the clock, and of the loop's thread [s]."""
     import torch
     from torch.utils.data import DataLoader, TensorDataset

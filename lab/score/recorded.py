@@ -333,7 +333,7 @@ RECORDED: Final = Protocol(
         "fp64: besides, since nothing was fitted to it; its rates are those of the units",
         "torchvision's steps are asked without their update, which the suite does not time",
         "hosts are unknown: each file is another machine",
-        "the suites ran PyTorch 1.x, whose zero_grad writes zeros: so do the scripts that are asked",
+        "the suites ran PyTorch 1.x, whose zero_grad writes zeros: so do the scripts asked",
         "lent GPUs: scripts of our own on a machine of today; nothing is fitted to them",
     ),
 )

@@ -92,7 +92,6 @@ KINDS: Final[tuple[str, ...]] = get_args(OperatorKind)
 PRODUCTS: Final = frozenset({"matmul", "convolution", "winograd", "attention", "recurrent"})
 
 _CONVOLUTIONS: Final = frozenset({"convolution", "winograd"})
-_OTHER_PRODUCTS: Final = PRODUCTS - _CONVOLUTIONS
 _STORED_HALF: Final = frozenset({"fp16", "bf16", "fp8"})
 
 
@@ -249,7 +248,6 @@ class _Rates:
         known = 0.5 if work.is_host_known else np.where(call_s > 0, 0.5, 1.0)
         if work.call_s:
             usual_s = np.where(is_cpu, usual_s, work.call_s)
-        is_fed = is_recorded & (work.input_bytes_per_sample > 0)
         busy = min(work.loaders, _LOADERS) / _LOADERS
         return cls(
             compute=by_pair[index, 0].T,
@@ -257,7 +255,7 @@ class _Rates:
             latency_s=devices.by_word("kind", parameters.latency_s, np.nan) * launches,
             dispatch_s=np.where(is_recorded | (call_s > 0), usual_s * slower, usual_s) * launches,
             host_log_sd=np.where(is_recorded, parameters.host_log_sd * known, 0.0),
-            copy_s=np.where(is_fed, copy_s(work, devices, parameters), 0.0),
+            copy_s=np.where(is_recorded, copy_s(work, devices, parameters), 0.0),
             fed_s=np.where(is_recorded, parameters.fed_step_s * busy * slower, 0.0),
             fed_log_sd=parameters.fed_step_log_sd,
             is_queued=work.is_pinned and work.is_queued,
@@ -299,7 +297,7 @@ def _class_rates(
         single = devices.fact("fp32_flop_per_s")
         rate = np.where(single > 0, single, products / 16)
     rate = rate * _widened(devices, kind, dtype, parameters) * compute
-    if kind not in _OTHER_PRODUCTS:
+    if kind not in PRODUCTS - _CONVOLUTIONS:
         is_double = (runs == "fp64") & on_gpu
         double = np.minimum(rate, products)
         if kind in _CONVOLUTIONS:
