@@ -110,7 +110,7 @@ def test_what_a_script_lets_a_copy_do_is_never_slower() -> None:
                 work,
                 replace(work, is_pinned=True),
                 replace(work, is_pinned=True, is_queued=True),
-                replace(work, input_bytes_per_sample=0.0),
+                replace(work, input_bytes_per_sample=0.0, loaders=0),
             )
         )
         assert (plain > pinned).all()
@@ -159,7 +159,7 @@ def test_loading_processes_alone_add_to_a_step_and_eight_as_much_as_more(
             - step_time(one, [device(gpu)], [12], device_parameters()).copy_s[0, 0]
             for one in (work, bare, *(replace(work, loaders=n) for n in (1, 4, 8, 16)))
         )
-        assert inline == pytest.approx(none)  # what the loop itself loads is ``input``
+        assert inline == pytest.approx(none, rel=0.01)  # what the loop itself loads is ``input``
         assert inline < fed_by[0] < fed_by[1] < fed_by[2]
         assert fed_by[2] == fed_by[3]
     told = told_s(physics, fed(stored(), workers=0), "RTX-3090", 12)
