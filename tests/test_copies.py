@@ -45,8 +45,9 @@ def work_of(job: Job) -> Work:
 def fed(job: Job, *, workers: int = 4, is_pinned: bool = False, is_queued: bool = False) -> Job:
     """Return a job whose script takes its images from a loader."""
     work = replace(
-        work_of(job), input_bytes_per_sample=IMAGE_BYTES, is_pinned=is_pinned, is_queued=is_queued
-    )
+        work_of(job), input_bytes_per_sample=IMAGE_BYTES, is_pinned=is_pinned,
+        is_queued=is_queued, loaders=workers,
+    )  # fmt: skip
     feed = replace(job.feed, cpu_s_per_sample=LOADED_S, sample_bytes=IMAGE_BYTES, workers=workers)
     return replace(job, work=work, feed=feed)
 
@@ -109,7 +110,7 @@ def test_what_a_script_lets_a_copy_do_is_never_slower() -> None:
                 work,
                 replace(work, is_pinned=True),
                 replace(work, is_pinned=True, is_queued=True),
-                replace(work, input_bytes_per_sample=0.0),
+                replace(work, input_bytes_per_sample=0.0, loaders=0),
             )
         )
         assert (plain > pinned).all()
@@ -145,6 +146,24 @@ def test_inline_loading_runs_beside_the_gpu_until_the_script_waits_for_it(
     free, stopped = (told_s(physics, job, "RTX-3090", 512) for job in (inline, waits))
     assert free["input"] == 0
     assert stopped["input"] == pytest.approx(512 * LOADED_S, rel=0.01)
+
+
+def test_loading_processes_alone_add_to_a_step_and_eight_as_much_as_more(
+    physics: Predictor,
+) -> None:
+    work = work_of(fed(stored(), workers=0))
+    bare = replace(work, input_bytes_per_sample=0.0)
+    for gpu in GPUS:
+        inline, none, *fed_by = (
+            step_time(one, [device(gpu)], [12], device_parameters()).micro_batch_s[0, 0]
+            - step_time(one, [device(gpu)], [12], device_parameters()).copy_s[0, 0]
+            for one in (work, bare, *(replace(work, loaders=n) for n in (1, 4, 8, 16)))
+        )
+        assert inline == pytest.approx(none, rel=0.01)  # what the loop itself loads is ``input``
+        assert inline < fed_by[0] < fed_by[1] < fed_by[2]
+        assert fed_by[2] == fed_by[3]
+    told = told_s(physics, fed(stored(), workers=0), "RTX-3090", 12)
+    assert told["input"] <= 12 * LOADED_S
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16", "fp64"])

@@ -264,9 +264,10 @@ def by_hand(work: Work, device: Device, batch: float, p: DeviceParameters) -> di
             cheap = p.engine_call_fraction if is_recorded else 1.0
             made = of_python[phase] + (calls[phase] - of_python[phase]) * cheap
             total[phase] = max(busy[phase], made * each * host)
-        if is_recorded and work.input_bytes_per_sample:
+        if is_recorded:
             total["forward"] += copied
-            total["forward"] += p.fed_step_s * slower * math.exp(node * p.fed_step_log_sd)
+            fed_s = min(work.loaders / 8, 1) * p.fed_step_s * slower
+            total["forward"] += fed_s * math.exp(node * p.fed_step_log_sd)
         whole[node] = total
         logs.append(math.log(sum(total.values())))
     mean = {
@@ -284,8 +285,12 @@ def by_hand(work: Work, device: Device, batch: float, p: DeviceParameters) -> di
 
 @pytest.mark.parametrize("precision", ["fp16", "fp32", "fp64"])
 @pytest.mark.parametrize(
-    "changes", [{}, {"setup": TrainingSetup(kernels="compiled")}, {"call_s": 2e-5}]
-)
+    "changes",
+    [
+        {}, {"setup": TrainingSetup(kernels="compiled")}, {"call_s": 2e-5},
+        {"call_s": 2e-5, "loaders": 4},
+    ],
+)  # fmt: skip
 def test_a_step_is_its_operators_one_by_one_and_the_calls_that_start_them(
     parameters: DeviceParameters, sheet: dict[str, Device], precision: Any, changes: dict[str, Any]
 ) -> None:

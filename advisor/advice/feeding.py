@@ -62,7 +62,8 @@ def _spare_cores(facts: Facts) -> int:
 def _fed_by(facts: Facts, workers: int) -> Job:
     """Return the job with so many loader processes; here they load beside the step."""
     job = facts.job
-    fed = replace(job, feed=replace(job.feed, workers=workers))
+    work = job.work and replace(job.work, loaders=workers)
+    fed = replace(job, work=work, feed=replace(job.feed, workers=workers))
     if not facts.is_here or job.measured is None or job.feed.cpu_s_per_sample is None:
         return fed
     each_s = job.feed.cpu_s_per_sample + job.feed.idle_s_per_sample

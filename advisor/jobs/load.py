@@ -107,8 +107,8 @@ def _today(job: Any) -> Any:
     return job | {"work": rest | {"setup": {"kernels": kernels}}}
 
 
-# On a processor without a driver; by the major versions of PyTorch.
-_ONCE_USUAL_S: Final = (11e-6, 100e-6, 52e-6)
+# On a processor without a driver; by the major versions of PyTorch; before zeroing was a call.
+_ONCE_USUAL_S: Final = (11e-6, 100e-6, 52e-6, 65e-6)
 # Operators from which on equal ones become one: what a recording writes is grouped already.
 _MANY_OPERATORS: Final = 1000
 # What all calls of an operator sum up to.

@@ -40,12 +40,13 @@ from advisor.planners.step import (
 # the version of PyTorch: fitted to the steps of 32 networks on seven hosts (lab/fit/hosts.py).
 # Calls of autograd's engine and of updates over lists take less
 # (``DeviceParameters.engine_call_fraction``).
-CALL_S: Final = 65e-6
+CALL_S: Final = 80e-6
 # CoreMark per virtual CPU of the usual host of a GPU: the median of the processors of the
 # catalogue's machines with GPUs that were measured [1/s]
 USUAL_CORE_SPEED: Final = 19_000.0
-# Traced as one call already, or no work at all.
-_KERNELS_OF_LISTS = ("aten::_foreach", "aten::_fused", "profiler::")
+# Traced as one call already, or no work at all; gradients are zeroed one by one anywhere
+# (``Optimizer.zero_grad`` takes lists only where the script asks for ``foreach``).
+_CALLED_AS_TRACED: Final = ("aten::_foreach", "aten::_fused", "profiler::", "aten::zero_")
 
 
 def recorded_work(
@@ -77,6 +78,7 @@ def recorded_work(
         input_bytes_per_sample=input_bytes(loading, micro_batch) / micro_batch,
         is_pinned=loading is not None and loading.pin_memory,
         is_queued=loading is not None and loading.non_blocking,
+        loaders=0 if loading is None else loading.workers,
         layers=_layers(deep, passes),
         precision=recorded_precision(deep),
         setup=recorded_setup(deep, optimizers, loss),
@@ -196,7 +198,7 @@ def _over_lists(deep: DeepStep, optimizers: Collection[str]) -> dict[str, float]
         return {}
     calls: Counter[str] = Counter()
     for name, phase, count in rows_of(deep.operators, "name", "phase", "count"):
-        if phase == "optimizer" and not name.startswith(_KERNELS_OF_LISTS):
+        if phase == "optimizer" and not name.startswith(_CALLED_AS_TRACED):
             calls[name] += count
     return over_lists(calls)
 

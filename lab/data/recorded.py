@@ -22,6 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import pandas as pd
 
 from advisor import data as folders
@@ -35,7 +36,7 @@ from advisor.jobs.load import read_job
 from advisor.lab.data.steps import RECORDED
 from advisor.lab.frame import ROOT
 from advisor.machines import suite_device
-from advisor.planners.core import Device, select
+from advisor.planners.core import Device, concatenate, select
 
 STEPS: Final = 4  # of a recording: one of them is traced
 JOBS: Final = "jobs"
@@ -43,6 +44,8 @@ JOBS: Final = "jobs"
 _RENAMED: Final = {
     "jx_nest_tiny": "nest_tiny_jx", "ssl_resnext101_32x4d": "resnext101_32x4d",
 }  # fmt: skip
+_LOADERS: Final = 8  # of torchvision's loader
+_ADD: Final = "aten::add_"
 _IMAGE: Final = 224  # side of torchvision's images [pixels]
 _SCRIPT: Final = ROOT / "tests" / "zoo" / "published_images.py"  # of the checkout
 # What the words of the tables are as flags.
@@ -150,10 +153,11 @@ def _asked(
     jobs: Callable[[str], Job | None], *, has_update: bool, loads: bool = False,
 ) -> Iterator[RecordedStep]:  # fmt: skip
     network, device = str(row["network"]), suite_device(str(row["accelerator"]))
-    job = jobs(f"{suite}-{network}-b2")
-    if device is None or job is None:
+    name = f"{suite}-{network}-b2"
+    job, recorded = jobs(name), recorded_job(name)
+    if device is None or job is None or recorded is None:
         return
-    job = job if has_update else _without_update(job)
+    job = zeroing(job if has_update else _without_update(job), recorded)
     if loads:
         job = _loading(job, _IMAGE)
     batch, precision = int(str(row["batch"])), str(row["precision"])
@@ -168,7 +172,33 @@ def _asked(
 def _loading(job: Job, image: int) -> Job:
     """Return a job whose script takes images from a loader, as the words of its suite say."""
     assert job.work is not None
-    return replace(job, work=replace(job.work, input_bytes_per_sample=4.0 * 3 * image**2))
+    work = replace(job.work, input_bytes_per_sample=4.0 * 3 * image**2, loaders=_LOADERS)
+    return replace(job, work=work)
+
+
+def zeroing(job: Job, recorded: Job) -> Job:
+    """Return a job whose script zeroes its gradients, as ``zero_grad`` did before PyTorch 2.
+
+    Today's drops them instead. A recording of a script that zeroes has a call for every tensor
+    that learns, and another that adds the new gradient to the zeros; of a script that does not,
+    the update of ``recorded``, plain or with momentum, has one for each of the same tensors.
+    """
+    assert job.work is not None
+    assert recorded.work is not None
+    made = recorded.work.operators
+    momentum, plain = ((made.name == name) & made.is_update for name in ("aten::mul_", _ADD))
+    each = select(made, momentum if momentum.any() else plain)
+    size = each.fixed_bytes / (2 if momentum.any() else 3)  # each tensor read, and written
+    zeroed = replace(
+        each, name=np.full_like(each.name, "aten::zero_"), flop=0 * size,
+        bytes=2 * size, fixed_bytes=2 * size, listed=np.full_like(size, np.nan),
+    )  # fmt: skip
+    added = replace(
+        zeroed, name=np.full_like(each.name, _ADD), phase=np.full_like(each.phase, "backward"),
+        kind=np.full_like(each.kind, "elementwise"), bytes=3 * size, fixed_bytes=3 * size,
+    )  # fmt: skip
+    operators = concatenate([job.work.operators, added, zeroed])
+    return replace(job, work=replace(job.work, operators=operators))
 
 
 def _without_update(job: Job) -> Job:

@@ -333,8 +333,7 @@ RECORDED: Final = Protocol(
         "fp64: besides, since nothing was fitted to it; its rates are those of the units",
         "torchvision's steps are asked without their update, which the suite does not time",
         "hosts are unknown: each file is another machine",
-        "asked for today's PyTorch: the suites ran 1.x, whose zero_grad calls a kernel for every "
-        "parameter",
+        "the suites ran PyTorch 1.x, whose zero_grad writes zeros: so do the scripts asked",
         "lent GPUs: scripts of our own on a machine of today; nothing is fitted to them",
     ),
 )

@@ -222,6 +222,7 @@ class Work:
     # whether its copy to the device is queued behind the device's work (``non_blocking``)
     is_pinned: bool = False
     is_queued: bool = False
+    loaders: int = 0  # processes that make the batches and hand them over; 0: the loop does
     layers: tuple[Layer, ...] = ()  # in forward order; empty where unknown
     # what the job asks for in its large products (autocast or parameter type)
     precision: Precision = "fp32"

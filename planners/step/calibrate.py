@@ -6,7 +6,7 @@ The error e = ln(T measured / T of the step-time equation) of job j on device g 
                      + [same job] p(j, j') (f(g, g') + [same chip family]) a_k^2 / 2
                      + w(j, j') a_d^2 [same device]
                      + a_n^2 [the very step on the very device and host] + s s' [same host]
-                     + a_m^2 [same machine, recorded scripts] + q q' a_u^2 [both of the job asked]
+                     + a_m^2 [same machine, recorded scripts] + r r' a_u^2 [both of the job asked]
 
 so that a job's own runs carry over to all cards, most of all to kindred ones, while from other
 jobs a card without rows hears only what jobs made like it have in common on several cards, and a
@@ -25,6 +25,7 @@ steps (``SeenErrors``) and the user's own runs of the job are rows of the same p
 | ``precision``        | p     | 1, and ``other_precision`` between two precisions                |
 | ``amplitudes``       | a     | deviations of ln(seconds), fitted by evidence                    |
 | ``recorded_share``   | q     | 1, and for a recorded script, whose operators are known, less    |
+| ``_OF_RECORDED``     | r     | 1, and 0.3 for a recorded script                                 |
 | ``host_log_sd``      | s     | deviation of ln(seconds) by the speed of the host (``device``)   |
 | ``machine_log_sd``   | a_m   | the same by the card and software of one machine                 |
 | ``unknown_log_sd``   | a_u   | the same of a job of a source that nobody knows                  |
@@ -239,9 +240,14 @@ def covariance(a: ErrorPoints, b: ErrorPoints, parameters: ResidualParameters) -
 
 def prior(at: ErrorPoints, parameters: ResidualParameters) -> Floats:
     """Return the same of errors that are asked for, nothing of them known, shape (n, n)."""
-    unknown = parameters.unknown_log_sd * _shares(at, parameters)
+    unknown = parameters.unknown_log_sd * np.where(at.recorded > 0, _OF_RECORDED, 1.0)
     of_job = np.outer(unknown, unknown) * _same(at.name, at.name)
     return np.asarray(covariance(at, at, parameters) + of_job)
+
+
+# Of a recorded script, whose operators are known: the errors of one network on two hosts' cards
+# correlate by 0.05 to 0.11 (torchvision's 444 rows), so that a run elsewhere says little.
+_OF_RECORDED: Final = 0.3
 
 
 def _amplified(

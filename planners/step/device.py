@@ -19,7 +19,10 @@ Where such a script takes its batches from a loader, they reach the device befor
 pageable memory a batch is copied into a pinned buffer of the driver's first, then over the link;
 the host waits, and so does the device for the host to start anew:
 
-    I (1 / S + 1 / L) + f
+    I (1 / S + 1 / L) + min(p / 8, 1) f
+
+Loading processes hand a batch over by a queue and a socket, and hold cores that the loop and
+autograd's engine wait for whenever they wake; a loop that loads inline does neither.
 
 From pinned memory it is I / L; where the copy is queued besides (``non_blocking``), the host goes
 on, and the device copies in the order of its stream: busy with it, as with an operator (CUDA C++
@@ -42,7 +45,8 @@ On a processor C and M are those of all its cores. A call of few elements leaves
 | a batch's inputs        | I     | what the loader hands over for a micro-batch [bytes]       |
 | ``staged_bytes_per_s``  | S     | rate of a core's copy into the driver's buffer [bytes/s]   |
 | ``host_bytes_per_s``    | L     | rate of the link from pinned memory [bytes/s]              |
-| ``fed_step_s``          | f     | what else a step with a batch from a loader takes [s]      |
+| ``loaders``             | p     | loading processes; 0 where the loop loads inline           |
+| ``fed_step_s``          | f     | what eight or more of them add to a step [s]               |
 | ``unhidden_fraction``   | rho   | 0: perfect overlap, 1: none                                |
 | ``split_s``             | s     | what a call split over cores waits for its threads [s]     |
 
@@ -91,13 +95,13 @@ KINDS: Final[tuple[str, ...]] = get_args(OperatorKind)
 PRODUCTS: Final = frozenset({"matmul", "convolution", "winograd", "attention", "recurrent"})
 
 _CONVOLUTIONS: Final = frozenset({"convolution", "winograd"})
-_OTHER_PRODUCTS: Final = PRODUCTS - _CONVOLUTIONS
 _STORED_HALF: Final = frozenset({"fp16", "bf16", "fp8"})
 
 
 # PyTorch gives a thread no fewer elements than this (ATen/Parallel.h, GRAIN_SIZE).
 GRAIN: Final = 32_768
 _FP32_BYTES: Final = 4.0
+_LOADERS: Final = 8  # processes of the loader that ``fed_step_s`` was fitted to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,8 +208,8 @@ class _Rates:
     latency_s: NDArray[np.float64]  # (n_devices,)
     dispatch_s: NDArray[np.float64]  # (n_devices,)
     host_log_sd: NDArray[np.float64]  # (n_devices,); of ``dispatch_s``
-    # copy_s, fed_s: (n_devices,); to copy a recorded micro-batch to the device, and what else a
-    # step with one from a loader takes; the copy may be queued behind the device's work
+    # copy_s, fed_s: (n_devices,); to copy a recorded micro-batch to the device, and what loading
+    # processes add to a step; the copy may be queued behind the device's work
     copy_s: NDArray[np.float64]
     fed_s: NDArray[np.float64]
     fed_log_sd: float
@@ -248,7 +252,7 @@ class _Rates:
         known = 0.5 if work.is_host_known else np.where(call_s > 0, 0.5, 1.0)
         if work.call_s:
             usual_s = np.where(is_cpu, usual_s, work.call_s)
-        is_fed = is_recorded & (work.input_bytes_per_sample > 0)
+        busy = min(work.loaders, _LOADERS) / _LOADERS
         return cls(
             compute=by_pair[index, 0].T,
             memory=by_pair[index, 1].T,
@@ -256,8 +260,8 @@ class _Rates:
             latency_s=devices.by_word("kind", parameters.latency_s, np.nan) * launches,
             dispatch_s=np.where(is_recorded | (call_s > 0), usual_s * slower, usual_s) * launches,
             host_log_sd=np.where(is_recorded, parameters.host_log_sd * known, 0.0),
-            copy_s=np.where(is_fed, copy_s(work, devices, parameters), 0.0),
-            fed_s=np.where(is_fed, parameters.fed_step_s * slower, 0.0),
+            copy_s=np.where(is_recorded, copy_s(work, devices, parameters), 0.0),
+            fed_s=np.where(is_recorded, parameters.fed_step_s * busy * slower, 0.0),
             fed_log_sd=parameters.fed_step_log_sd,
             is_queued=work.is_pinned and work.is_queued,
             engine_share=np.where(is_recorded, parameters.engine_call_fraction, 1.0),
@@ -298,7 +302,7 @@ def _class_rates(
         single = devices.fact("fp32_flop_per_s")
         rate = np.where(single > 0, single, products / 16)
     rate = rate * _widened(devices, kind, dtype, parameters) * compute
-    if kind not in _OTHER_PRODUCTS:
+    if kind not in PRODUCTS - _CONVOLUTIONS:
         is_convolved = kind in _CONVOLUTIONS
         double = _DOUBLE_CONVOLUTION * products if is_convolved else np.minimum(rate, products)
         rate = np.where((runs == "fp64") & on_gpu, double, rate)
