@@ -55,9 +55,9 @@ _CDNA: Final = 4
 _FLASH_3: Final = 3  # index into ``ATTENTIONS``
 _FP4: Final = 2  # index into ``PRECISIONS``
 _WIDTH: Final = 8192  # of the models that the gains of fp8 and fp4 are of
-# What a cast to NVFP4 moves over one to fp8: a tensor has a scale of its own beside those of its
-# blocks, so that it is read for its largest entry before it is read to be cast (2 + 2 + two halves
-# of a byte, where fp8 writes two; NVIDIA, "Pretraining LLMs with NVFP4", 2025, appendix C).
+# What a cast to NVFP4 moves over one to fp8, counted: a tensor has a scale of its own beside those
+# of its blocks (NVIDIA, "Pretraining LLMs with NVFP4", 2025), so that it is read for its largest
+# entry before it is read to be cast: 2 + 2 + two halves of a byte, where fp8 writes two.
 _CAST_TWICE: Final = 5.0 / 2.0
 _ZERO_3: Final = 3
 # 15 dense Pflop/s in fp4 beside 10 of Blackwell, the same in wider formats (datasheets).

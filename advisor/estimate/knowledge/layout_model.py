@@ -356,24 +356,24 @@ def usual_stack(work: Work, *, is_split: bool, moves_state: bool = False) -> Sta
     today's fine-tuning tools have it. Products in 8 bits and fewer are
     those of Transformer Engine, which NeMo's recipes turn on. A model that its user splits
     (``is_split``: a degree of tensor, pipeline, context or expert parallelism is asked for) runs
-    in Megatron, by NeMo's recipes. fp16 and its loss scaling are of the releases before Megatron
-    Core, and so are models of GPT's kind that nobody splits: all published pre-training in fp16,
-    before flash attention and gated blocks. A ZeRO stage with offload (``moves_state``) is asked
-    of DeepSpeed.
+    in Megatron: by NeMo's recipes in bf16; fp16 and its loss scaling are of the releases before
+    Megatron Core, and so are models of GPT's kind that nobody splits (all published pre-training
+    in fp16: before flash attention and gated blocks). A ZeRO stage with offload (``moves_state``)
+    is asked of DeepSpeed.
     """
     setup = work.setup
     if _is_tuned_finely(setup):
         return "trl" if setup.kernels == "eager" else None
     if PRECISION_BYTES[work.precision] == 1:
         return "nemo"
-    if not is_split and moves_state:
+    if is_split:
+        return "nemo" if work.precision == "bf16" else "megatron-lm"
+    if moves_state:
         return "deepspeed"
     model = work.transformer
     is_gpt = model is not None and model.is_causal and not model.is_gated
-    is_old = is_split or (is_gpt and setup.kernels != "compiled")
-    if work.precision == "fp16" and is_old:
-        return "megatron-lm"
-    return "nemo" if is_split else None
+    is_old = work.precision == "fp16" and is_gpt and setup.kernels != "compiled"
+    return "megatron-lm" if is_old else None
 
 
 def _spared_input_bytes(work: Work, model: Transformer) -> float:
