@@ -188,7 +188,7 @@ class LayoutModel:
         own = _mean_squares(e for e in others if e.generation == GENERATIONS[generation])
         # What the software adds that nobody named is the same on every generation; so is what
         # models differ by that send tokens to experts.
-        how = asked if asked in self.asked else ""
+        how = asked if asked is not None and asked in self.asked else ""
         is_of_software = how.startswith("plain") or how.endswith("mixture")
         taken = own if len(own) >= _ENOUGH_TABLES and not is_of_software else of_all
         mean, tables = float(np.mean(taken)), len(taken)
