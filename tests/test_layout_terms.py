@@ -170,8 +170,12 @@ def products(r: Any) -> float:
     entries += h * (r.matrices - 2)
     moved = 2 * (held + tokens * entries) * (2 if r.precision == 3 else 1)
     if r.precision in (1, 2):
-        cast = tokens * (2 * h + (h + f) * r.experts_per_token) / r.tp + held
-        moved += P.cast_bytes * cast
+        # Weights once a step, unless they are gathered anew or cast by kernels apart.
+        kept = r.zero_stage < 3 and not r.casts_apart
+        cast = tokens * (2 * h + (h + f) * r.experts_per_token) / r.tp
+        cast += held / (r.accumulation_steps if kept else 1)
+        each = P.cast_bytes * (P.cast_apart if r.casts_apart else 1)
+        moved += each * (5 / 2 if r.precision == 2 else 1) * cast
     return float(flop / rate(r, r.precision) * slow + moved / (0.856 * r.memory_bytes_per_s))
 
 
@@ -231,6 +235,9 @@ def layer(r: Any) -> tuple[float, float, float, float]:
     forward = p + a + e + adapters + sums + unpacked
     passed = min(r.passed_share * r.pp, 1.0)
     backward = (2 if r.trained_share else 1) * p + (2.5 if r.attention else 2.0) * a
+    if r.trained_share:
+        # The step's sum is read and written, where the product counted one writing.
+        backward += max(2 * r.gradient_bytes - 2 * width, 0) * held / memory
     backward += P.elementwise_backward * e + 2 * adapters + sums + written
     again = 0.0
     if r.recompute == 2:

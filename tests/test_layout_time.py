@@ -372,3 +372,47 @@ def test_updated_weights_are_gathered_behind_the_next_forward_or_tensor_by_tenso
     ]
     # 24 layers of six tensors and those of the feed-forward block, each along a ring of 64.
     assert late[0] - late[1] == pytest.approx(24 * 8 * 63 * P.dp_latency_s)
+
+
+@given(st.integers(1, 64), st.sampled_from([0, 1, 3]), st.booleans())
+def test_weights_are_cast_once_a_step_unless_they_are_gathered_or_cast_apart(
+    m: int, zero: int, apart: bool
+) -> None:
+    """What ``m`` micro-batches take for casts beside one each is linear in 1/m, or the same."""
+    fp8, software = replace(A100, precision=1), Software(casts_apart=int(apart))
+
+    def each(steps: float, parameters: LayoutParameters = P) -> float:
+        layouts = replace(PLAIN, zero_stage=zero, accumulation_steps=steps)
+        return float(products_s(case(layouts, fp8, software, parameters=parameters)))
+
+    if zero == 3 or apart:
+        assert each(m) == each(1)
+    else:
+        saved = (each(1) - each(np.inf)) * (1 - 1 / m)
+        assert each(1) - each(m) == pytest.approx(saved, abs=1e-12)
+        assert each(2) < each(1)
+    uncast = replace(P, cast_bytes=1e-12)
+    assert each(m, uncast) == pytest.approx(each(1, uncast))
+
+
+def test_fp4_is_read_once_more_before_it_is_cast() -> None:
+    """A tensor's own scale: two and a half times the traffic of a cast to fp8."""
+    alike = replace(P, fp4_gain=P.fp8_gain, low_wide=0.0)
+    free = replace(alike, cast_bytes=1e-12)
+    fp8, fp4 = (
+        float(products_s(case(PLAIN, replace(A100, precision=code), parameters=alike)))
+        - float(products_s(case(PLAIN, replace(A100, precision=code), parameters=free)))
+        for code in (1, 2)
+    )
+    assert fp4 == pytest.approx(2.5 * fp8)
+
+
+def test_a_wider_sum_of_gradients_is_read_and_written_every_micro_batch() -> None:
+    wide, narrow = (
+        block_times(case(PLAIN, software=Software(gradient_bytes=width))) for width in (4, 2)
+    )
+    attention, ffn = layer_parameters(SHAPE)
+    moved = 2 * 2 * float(attention + ffn) / float(case(PLAIN).stream_bytes_per_s)
+    assert float(wide.backward_s - narrow.backward_s) == pytest.approx(moved)
+    assert float(wide.weights_s - narrow.weights_s) == pytest.approx(moved)
+    assert float(wide.forward_s) == float(narrow.forward_s)

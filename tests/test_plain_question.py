@@ -240,12 +240,29 @@ def test_a_split_model_runs_in_megatron_and_adapters_on_the_trainer_where_nobody
     assert usual() is None
     assert usual(is_split=True) == "nemo"
     assert usual("fp16", is_split=True) == "megatron-lm"
+    assert usual("fp16") is None  # Llama is younger than Megatron's fp16
     assert usual(adapter_rank=8) == "trl"
     assert usual(weights="bf16") == "trl"
     # Only NeMo divides what has adapters, or has its products in 8 bits; none of 4-bit weights.
     assert usual(adapter_rank=8, is_split=True) == "nemo"
     assert usual("fp8", adapter_rank=8) == "nemo"
     assert usual(adapter_rank=8, base_bits=4, is_split=True) == "trl"
+
+
+def test_gpt_in_fp16_is_of_the_time_before_flash_attention() -> None:
+    """Half precision dates GPT's kind, unless what its user says is younger."""
+    gpt = Transformer(layers=24, hidden=1024, heads=16, sequence=1024, vocabulary=50257)
+
+    def usual(model: Transformer = gpt, precision: Any = "fp16", **setup: Any) -> Stack | None:
+        work = transformer_work(
+            model, micro_batch=1, precision=precision, setup=TrainingSetup(**setup)
+        )
+        return usual_stack(work, is_split=False)
+
+    assert usual() == "megatron-lm"
+    assert usual(precision="bf16") is None
+    assert usual(kernels="compiled") is None
+    assert usual(replace(gpt, is_causal=False)) is None
 
 
 def test_a_named_stack_narrows_the_interval() -> None:

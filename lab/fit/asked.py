@@ -84,7 +84,7 @@ def columns_of(runs: Sequence[AskedRun]) -> LayoutRows:
         global_batch=np.array([r.layout.global_batch for r in known]),
         **{
             f"is_{name}_stated": np.ones(len(known), dtype=bool)
-            for name in ("recompute", "micro_batch", "zero")
+            for name in ("recompute", "micro_batch", "zero", "chunks")
         },
         stack=np.array([r.stack for r in known]),
         is_tuned=np.array([r.stack == "trainer" for r in known]),

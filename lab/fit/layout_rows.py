@@ -73,6 +73,7 @@ class LayoutRows:
     is_recompute_stated: NDArray[np.bool_]
     is_micro_batch_stated: NDArray[np.bool_]
     is_zero_stated: NDArray[np.bool_]
+    is_chunks_stated: NDArray[np.bool_]
     # the nearest of ``planners.core.setup.STACKS``, what a user of that software would name
     stack: NDArray[np.str_]
     is_tuned: NDArray[np.bool_]  # fine-tuning, which its user knows whatever the software
@@ -175,6 +176,7 @@ def _columns(frame: Any, left_out: int) -> LayoutRows:
         is_recompute_stated=np.array([r in _RECOMPUTE for r in text["recompute"]]),
         is_micro_batch_stated=~np.isnan(number["micro_batch"]),
         is_zero_stated=~np.isnan(number["zero_stage"]),
+        is_chunks_stated=~np.isnan(number["vpp"]),
         stack=_stacks(text),
         is_tuned=_has(text["framework"], "VectorLM"),
         shapes=_shapes(text, number),

@@ -352,8 +352,8 @@ def ask_rows(
     Plainly: model, batch, precision and machines; the degrees that split the model, where any
     does; the micro-batch, and that adapters are trained. Told the stack: its name too, that it
     does not compile or overlaps tensor parallelism where others do not, and of ZeRO,
-    recomputation and offload what the table states. Kernels,
-    overlap, schedule, loss and buffers are the product's in both. Unless ``states_network``, the
+    recomputation, chunks of a stage and offload what the table states. Kernels,
+    overlap, loss and buffers are the product's in both. Unless ``states_network``, the
     network between machines is the product's, too; and with an open layout the degrees and the
     micro-batch.
     """
@@ -461,6 +461,9 @@ def _typed_space(rows: LayoutRows, row: int, *, how: Asked) -> SearchSpace:
         said["micro_batch"] = int(layouts.micro_batch)
     if is_told and rows.is_zero_stated[row]:
         said["zero_stages"] = (int(layouts.zero_stage),)
+    if is_told and rows.is_chunks_stated[row] and degrees["pp"] > 1:
+        said["chunks"] = chunks = int(layouts.virtual_stages)
+        said["schedule"] = "interleaved" if chunks > 1 else "1f1b"
     if is_told and rows.is_recompute_stated[row]:
         said["recomputes"] = (RECOMPUTES[int(layouts.recompute)],)
     if is_told and not (layouts.offloads_optimizer or layouts.offloads_parameters):

@@ -72,13 +72,15 @@ _MOST_ASKED: Final = 120
 class AfterRuns:
     """One table before and after: the mean error by seed, shape (seeds,), and all rows after.
 
-    ``before`` and ``after`` are of the rows that were not drawn; ``gpu`` is the first row's.
+    ``before``, ``after`` and ``by_factor``, what one factor from the same rows leaves, are of the
+    rows that were not drawn; ``gpu`` is the first row's.
     """
 
     table: str
     gpu: str
     before: Floats
     after: Floats
+    by_factor: Floats
     scores: Scores
 
     @property
@@ -133,10 +135,12 @@ def _scored(
     bare = np.array([float(run.problem.times(run.layout).step_s) for run in runs])
     generation = int(runs[0].problem.machines.generation)
     published = model.log_half_width(generation, 0.9, without=table, asked=TOLD) / REACH_90
-    before, after, found, told = [], [], [], []
+    before, after, by_factor, found, told = [], [], [], [], []
     for order in drawn:
-        own = calibrated([runs[i] for i in order[:KNOWN]], model)
-        rest = order[KNOWN:]
+        known, rest = order[:KNOWN], order[KNOWN:]
+        own = calibrated([runs[i] for i in known], model)
+        factor = np.exp(np.mean(np.log(measured[known] / bare[known])))
+        by_factor.append(score(factor * bare[rest], measured[rest]).mape_fraction)
         answers = np.array([asked_after(runs[i], own, published) for i in rest])
         before.append(score(bare[rest], measured[rest]).mape_fraction)
         after.append(score(answers[:, 0], measured[rest]).mape_fraction)
@@ -149,6 +153,7 @@ def _scored(
         gpu=gpu,
         before=np.array(before),
         after=np.array(after),
+        by_factor=np.array(by_factor),
         scores=score(value, np.concatenate(told), low=value / width, high=value * width),
     )
 
@@ -505,6 +510,15 @@ def _calibrated_figures(facts: LayoutFacts) -> dict[str, float]:
             figures[f"{family} mean of tables {word} three rows, MAPE"] = _mean(errors)
             figures[f"{family} worst table {word} three rows, MAPE"] = round(max(errors), 6)
     if tables:
+        factors = [float(np.median(t.by_factor)) for t in tables]
+        after = [float(np.median(t.after)) for t in tables]
+        figures |= {
+            "after three rows: mean of tables, MAPE": _mean(after),
+            "after three rows: mean of tables by one factor, MAPE": _mean(factors),
+            "after three rows: tables where one factor errs less": float(
+                np.count_nonzero(np.less(factors, after))
+            ),
+        }
         coverage = [t.scores.coverage for t in tables if t.scores.coverage is not None]
         figures |= {
             "after three rows: mean gain of tables": _mean([t.gain for t in tables]),

@@ -123,9 +123,9 @@ class Software:
     # of ``weight_bytes``, adapters with their gradients and state [bytes/parameter]
     master_bytes: Column = 4.0
     adapter_bytes: Column = 0.0
-    # of a layer for a token: inputs of frozen products, which nothing keeps (their weights have no
-    # gradient) [bytes/token]
-    frozen_input_bytes: Column = 0.0
+    # of a layer for a token: what is not kept of the products' inputs: frozen weights have no
+    # gradient, and those cast to fewer bits are kept so [bytes/token]
+    spared_input_bytes: Column = 0.0
     # share of the moments that the update copies: the second of Adam's two, all parameters at once
     # (``foreach`` of ``torch.optim``); 0 where it is one kernel
     update_share: Column = 0.0

@@ -97,12 +97,6 @@ def _pass_ends(
     return ended
 
 
-def _warm_up(rank: int, stages: int, micro_batches: int, virtual_stages: int) -> int:
-    """Return forwards before the first backward of an interleaved device (Megatron-LM)."""
-    ahead = 2 * (stages - rank - 1) + (virtual_stages - 1) * stages
-    return min(ahead, micro_batches * virtual_stages)
-
-
 def device_order(
     schedule: Schedule, rank: int, stages: int, micro_batches: int, virtual_stages: int = 1
 ) -> list[Pass]:
@@ -117,7 +111,8 @@ def device_order(
     elif schedule == "1f1b":
         ahead = min(p - rank - 1, m)
     else:
-        ahead = _warm_up(rank, p, m, v)
+        # Forwards before the first backward of an interleaved device (Megatron-LM).
+        ahead = min(2 * (p - rank - 1) + (v - 1) * p, m * v)
     total = m * v
     forwards: list[Pass] = []
     backwards: list[Pass] = []

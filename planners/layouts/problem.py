@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache, reduce
 from itertools import compress, product
 from statistics import NormalDist
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -190,6 +190,11 @@ def degrees(
                             yield dp, tp, pp, cp, ep, etp
 
 
+# What ``splits`` chooses, in its rows' order.
+_CHOSEN: Final = ("dp", "tp", "pp", "cp", "ep", "etp", "micro_batch", "accumulation_steps",
+                  "virtual_stages", "holds_all", "backward")  # fmt: skip
+
+
 @lru_cache(maxsize=256)
 def splits(shape: Transformer, devices: int, global_batch: int, space: SearchSpace) -> Layouts:
     """Return axis 0, columns of shape (n,): every valid choice of degrees, batch and schedule.
@@ -202,22 +207,13 @@ def splits(shape: Transformer, devices: int, global_batch: int, space: SearchSpa
         for micro in _micro_batches(global_batch // dp, space)
         for schedule in _schedules(shape.layers, pp, global_batch // dp // micro, space)
     ]
-    table = np.array(rows, dtype=np.int64).reshape(-1, 11)
-    dp, tp, pp, cp, ep, etp, micro_batch, steps, virtual_stages, holds_all, backward = table.T
+    table = np.array(rows, dtype=np.int64).reshape(-1, len(_CHOSEN)).T
+    columns: dict[str, Any] = dict(zip(_CHOSEN, table, strict=True))
+    columns["holds_all"] = columns["holds_all"].astype(bool)
     return Layouts(
-        dp=dp,
-        tp=tp,
-        pp=pp,
-        cp=cp,
-        ep=ep,
-        etp=etp,
-        micro_batch=micro_batch,
-        accumulation_steps=steps,
-        virtual_stages=virtual_stages,
-        holds_all=holds_all.astype(bool),
-        backward=backward,
-        is_sequence_parallel=(tp > 1).astype(np.int64),
-        shard_group=dp * cp,
+        **columns,
+        is_sequence_parallel=(columns["tp"] > 1).astype(np.int64),
+        shard_group=columns["dp"] * columns["cp"],
         updates_in_backward=int(space.updates_in_backward),
     )
 
@@ -711,14 +707,15 @@ class LayoutProblem(LayoutConditions):
     def least_device_s_per_sample(self) -> float:
         """Return device-seconds that a sample takes at least, in any layout [s].
 
-        A whole model on one device at the best micro-batch, every tile and wave full and nothing
-        waited for: splitting only adds to it. A bound from below, for pruning.
+        A whole model on one device at the best micro-batch, every tile and wave full, nothing
+        waited for, and weights cast for many micro-batches: splitting only adds to it. A bound
+        from below, for pruning.
         """
         ideal = replace(
             self.parameters, wave_exponent=0.0, misaligned_gemm=1.0, misaligned_heads=1.0
         )
         micro = np.array(_LARGE_MICRO_BATCHES, float)
-        layouts = replace(_ONE_DEVICE, micro_batch=micro)
+        layouts = replace(_ONE_DEVICE, micro_batch=micro, accumulation_steps=np.inf)
         block = block_times(replace(self.case(layouts), parameters=ideal))
         each = (block.forward_s + block.backward_s) * self.transformer.layers / micro
         return float(np.min(each))

@@ -346,27 +346,21 @@ def step_times(case: LayoutCase, *beside: LayoutCase) -> StepTimes:
     stage = work + per_stage * one.inside_s
     # The head is on the last stage only: filling and draining meet it once, in the first term.
     bubble = (p - 1) / v * (stage - one.head_s) * _idle_share(layouts, one)
-    pipeline = bubble + m * one.send_s
-    compute = m * work
-    backward = per_stage * one.backward_s
-    reductions = slowest([data_parallel_s(kind, backward, compute) for kind in kinds])
-    optimizer = slowest([optimizer_s(kind) for kind in kinds])
-    offload = slowest([offload_s(kind, compute) for kind in kinds])
-    inside_step = m * per_stage * one.inside_s
-    total = compute + inside_step + pipeline + reductions + optimizer + offload
+    compute, backward = m * work, per_stage * one.backward_s
+    parts = {
+        "compute_s": compute,
+        "inside_layer_s": m * per_stage * one.inside_s,
+        "pipeline_s": bubble + m * one.send_s,
+        "data_parallel_s": slowest([data_parallel_s(k, backward, compute) for k in kinds]),
+        "optimizer_s": slowest([optimizer_s(kind) for kind in kinds]),
+        "offload_s": slowest([offload_s(kind, compute) for kind in kinds]),
+    }
     devices = np.asarray(layouts.dp) * layouts.tp * layouts.pp * np.asarray(layouts.cp)
     per_node = slowest([-np.asarray(kind.machines.devices_per_node, float) for kind in kinds])
     nodes = np.maximum(devices / -per_node, 1.0)
     slow = straggling(case.parameters, nodes)
-    return StepTimes(
-        step_s=total * slow,
-        compute_s=compute * slow,
-        inside_layer_s=inside_step * slow,
-        pipeline_s=pipeline * slow,
-        data_parallel_s=reductions * slow,
-        optimizer_s=optimizer * slow,
-        offload_s=offload * slow,
-    )
+    total = reduce(np.add, parts.values()) * slow
+    return StepTimes(step_s=total, **{name: part * slow for name, part in parts.items()})
 
 
 def _idle_share(layouts: Layouts, one: StageTimes) -> Floats:
@@ -431,10 +425,10 @@ def optimizer_s(case: LayoutCase) -> Floats:
 def update_s(case: LayoutCase) -> Floats:
     """Return the optimizer's update on the device: its traffic, and Muon's products [s]."""
     software, parameters = case.software, case.parameters
-    on_host = np.asarray(case.layouts.offloads_optimizer) * (
-        1 - np.asarray(software.pages_optimizer)
+    stays = (np.asarray(case.layouts.offloads_optimizer) == 0) | (
+        np.asarray(software.pages_optimizer) > 0
     )
-    updated = _updated_parameters(case) * (1 - on_host)
+    updated = _updated_parameters(case) * stays
     memory = case.stream_bytes_per_s
     # The constant was fitted where weights, gradients and AdamW's state are 18 bytes.
     kept = model_state(

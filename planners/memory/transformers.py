@@ -336,7 +336,7 @@ def _elementwise_bytes(shapes: Shapes, layouts: Layouts, software: Software) -> 
     more = np.where(fusion == _EAGER, eager, np.where(fusion == _COMPILED, compiled, 0.0))
     more = np.where(np.asarray(shapes.matrices) == 3, more, 0.0)
     # Compiled, the backward pass makes them again, frozen or not.
-    return np.asarray(more - np.where(fusion == _COMPILED, 0.0, software.frozen_input_bytes / tp))
+    return np.asarray(more - np.where(fusion == _COMPILED, 0.0, software.spared_input_bytes / tp))
 
 
 def _passed_back_bytes(shapes: Shapes, layouts: Layouts, software: Software) -> Floats:

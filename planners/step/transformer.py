@@ -55,6 +55,11 @@ _CDNA: Final = 4
 _FLASH_3: Final = 3  # index into ``ATTENTIONS``
 _FP4: Final = 2  # index into ``PRECISIONS``
 _WIDTH: Final = 8192  # of the models that the gains of fp8 and fp4 are of
+# What a cast to NVFP4 moves over one to fp8, counted: a tensor has a scale of its own beside those
+# of its blocks (NVIDIA, "Pretraining LLMs with NVFP4", 2025), so that it is read for its largest
+# entry before it is read to be cast: 2 + 2 + two halves of a byte, where fp8 writes two.
+_CAST_TWICE: Final = 5.0 / 2.0
+_ZERO_3: Final = 3
 # 15 dense Pflop/s in fp4 beside 10 of Blackwell, the same in wider formats (datasheets).
 _ULTRA_FP4: Final = 1.5
 # The embedding's look-up and the last normalisation beside the blocks and the head. [s]
@@ -169,14 +174,31 @@ def products_s(case: LayoutCase) -> Floats:
     # Weights of all experts on this rank are read, whichever tokens they meet.
     resident = held_parameters(shapes, layouts, layers=1, tables=0)
     traffic = 2 * (resident + tokens * (whole + split))
-    fused = pick((0.0, parameters.cast_bytes, parameters.cast_bytes, 0.0), machines.precision)
-    apart = np.where(np.asarray(case.software.casts_apart) > 0, parameters.cast_apart, 1.0)
-    cast = fused * apart
+    is_apart = np.asarray(case.software.casts_apart) > 0
+    cast = parameters.cast_bytes * pick((0.0, 1.0, _CAST_TWICE, 0.0), machines.precision)
+    cast = cast * np.where(is_apart, parameters.cast_apart, 1.0)
+    # Transformer Engine casts weights for the first micro-batch of a step and keeps them
+    # (``is_first_microbatch``), but for those that are gathered anew.
+    again = is_apart | (np.asarray(layouts.zero_stage) == _ZERO_3)
+    weights = resident / np.where(again, 1, layouts.accumulation_steps)
     inputs = tokens * (h + q + h * k + met_columns(shapes, per_token=k)) / tp
-    bytes_ = activation_width(machines.precision) * traffic + cast * (inputs + resident)
+    bytes_ = activation_width(machines.precision) * traffic + cast * (inputs + weights)
     memory = case.stream_bytes_per_s
     met = met + of_experts
     return np.asarray(2 * tokens * met / tp / product_rate(case) * slow + bytes_ / memory)
+
+
+def summed_s(case: LayoutCase) -> Floats:
+    """Return what adding a micro-batch's gradients of a layer to the step's takes [s].
+
+    The sum is read and written, where a product's traffic has one writing as wide as its operands
+    (Megatron's ``gradient_accumulation_fusion``; FSDP makes what it reduces in fp32 from them).
+    """
+    held = held_parameters(case.shapes, case.layouts, layers=1, tables=0)
+    # Weights are read and gradients written in 16 bits, twice that in single precision.
+    written = 2 * activation_width(case.machines.precision)
+    moved = np.maximum(2 * np.asarray(case.software.gradient_bytes, float) - written, 0.0)
+    return np.asarray(held * moved / case.stream_bytes_per_s)
 
 
 def _of_experts(case: LayoutCase) -> Floats:
@@ -351,10 +373,12 @@ def _shaped(case: LayoutCase) -> BlockTimes:
     forward = products + attention + elementwise + adapters + sums + unpacked
     of_attention = np.where(np.asarray(software.attention) == 0, 2.0, 2.5)
     # By input, and by weight where the layers' own weights are trained.
-    of_products = 1.0 + (np.asarray(shapes.trained_share, float) > 0)
+    is_trained = np.asarray(shapes.trained_share, float) > 0
+    of_weights = np.where(is_trained, products + summed_s(case), 0.0)
     passed = passed_layers_share(shapes, layouts)
     backward = passed * (
-        of_products * products
+        products
+        + of_weights
         + of_attention * attention
         + parameters.elementwise_backward * elementwise
         + 2.0 * adapters
@@ -378,7 +402,7 @@ def _shaped(case: LayoutCase) -> BlockTimes:
         recompute_s=again,
         launch_s=_launch_s(case),
         head_s=_head_s(case),
-        weights_s=passed * (of_products - 1.0) * products,
+        weights_s=passed * of_weights,
     )
 
 

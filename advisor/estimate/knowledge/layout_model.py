@@ -189,11 +189,8 @@ class LayoutModel:
         own = _mean_squares(e for e in others if e.generation == GENERATIONS[generation])
         # What the software adds that nobody named is the same on every generation; so is what
         # models differ by that send tokens to experts.
-        is_of_software = (
-            asked is not None
-            and asked in self.asked
-            and (asked.startswith("plain") or asked.endswith("mixture"))
-        )
+        how = asked if asked is not None and asked in self.asked else ""
+        is_of_software = how.startswith("plain") or how.endswith("mixture")
         taken = own if len(own) >= _ENOUGH_TABLES and not is_of_software else of_all
         mean, tables = float(np.mean(taken)), len(taken)
         if taken is of_all and not is_of_software:
@@ -250,6 +247,8 @@ _FITTED_ARCHITECTURES: Final = frozenset(
     {"Volta", "Turing", "Ampere", "Ada", "Hopper", "Blackwell", "Blackwell Ultra", "CDNA3"}
 )
 _TUNED, _FLASH, _UNFUSED = 3, 2, 0
+# What Transformer Engine keeps of a product's input: two numbers and a scale of 16 in 9 bytes.
+_CAST_BYTES: Final = {"fp8": 1.0, "fp4": 9 / 16}
 # Seconds of a forward pass among those of both, for what starts kernels (one and two passes).
 _FORWARD_LAUNCHES: Final = 1 / 3
 
@@ -353,14 +352,15 @@ def _is_tuned_finely(setup: TrainingSetup) -> bool:
 def usual_stack(work: Work, *, is_split: bool, moves_state: bool = False) -> Stack | None:
     """Return what a described transformer is commonly trained with, where nobody says.
 
-    None is a loop of one's own in PyTorch: data parallel in fp32 or 16 bits. Fine-tuning
+    None is a loop of one's own in PyTorch: data parallel in fp32 or bf16. Fine-tuning
     (adapters, or weights without an fp32 copy) is TRL's SFTTrainer's, whose loss is chunked as
     today's fine-tuning tools have it; of adapters that are split, or in 8 bits, NeMo's, as nothing
     else does either. Products in 8 bits and fewer are those of Transformer Engine, which NeMo's
     recipes turn on. A model that its user splits (``is_split``: a degree of tensor, pipeline,
     context or expert parallelism is asked for) runs in Megatron: by NeMo's recipes in bf16; fp16
-    and its loss scaling are of the releases before Megatron Core (those of all published runs that
-    were split in fp16). A ZeRO stage with offload (``moves_state``) is asked of DeepSpeed.
+    and its loss scaling are of the releases before Megatron Core, and so are models of GPT's kind
+    that nobody splits (all published pre-training in fp16: before flash attention and gated
+    blocks). A ZeRO stage with offload (``moves_state``) is asked of DeepSpeed.
     """
     setup, is_narrow = work.setup, PRECISION_BYTES[work.precision] == 1
     if setup.has_adapters and setup.base_bits == 16 and (is_split or is_narrow):
@@ -369,27 +369,42 @@ def usual_stack(work: Work, *, is_split: bool, moves_state: bool = False) -> Sta
         return "trl" if setup.kernels == "eager" else None
     if is_narrow:
         return "nemo"
-    if not is_split:
-        return "deepspeed" if moves_state else None
-    return "nemo" if work.precision == "bf16" else "megatron-lm"
+    if is_split:
+        return "nemo" if work.precision == "bf16" else "megatron-lm"
+    if moves_state:
+        return "deepspeed"
+    model = work.transformer
+    is_gpt = model is not None and model.is_causal and not model.is_gated
+    is_old = work.precision == "fp16" and is_gpt and setup.kernels != "compiled"
+    return "megatron-lm" if is_old else None
 
 
-def _frozen_input_bytes(setup: TrainingSetup, model: Transformer) -> float:
-    """Return what a layer need not keep of a token beside adapters: inputs of frozen products.
+def _spared_input_bytes(work: Work, model: Transformer) -> float:
+    """Return what a layer need not keep of a token's inputs of products in 16 bits [bytes/token].
 
-    Less what adapters keep beside them: each a copy of its input where it is cast for it. The
-    attention's own are there for its backward pass. bitsandbytes keeps the input of every product
-    (0.41, ``MatMul4Bit``).
+    Beside adapters those of frozen products, less what adapters keep beside them: each a copy of
+    its input where it is cast for it. The attention's own are there for its backward pass, and
+    bitsandbytes keeps the input of every product (0.41, ``MatMul4Bit``). Transformer Engine keeps
+    what it has cast, beside attention's output, which attention reads again.
     """
-    if not setup.has_adapters or setup.base_bits < 16:
+    setup, inner = work.setup, (model.ffn or 4 * model.hidden) * model.experts_per_token
+    if setup.has_adapters:
+        return _beside_adapters(setup, model, inner)
+    kept = _CAST_BYTES.get(work.precision)
+    if kept is None or setup.kernels != "fused":
+        return 0.0
+    return (2.0 - kept) * (2 * model.hidden + inner) - kept * model.hidden
+
+
+def _beside_adapters(setup: TrainingSetup, model: Transformer, inner: int) -> float:
+    if setup.base_bits < 16:
         return 0.0
     copied = 0.0 if (facts := setup.facts) is None else facts.adapter_input_bytes
-    inner, ups = (model.ffn or 4 * model.hidden) * model.experts_per_token, 1 + model.is_gated
     found = 0.0
     for names, width, counted in (
         (("query", "key", "value"), model.hidden, 2.0),
         (("projection",), model.hidden, 0.0),
-        (("up",) * ups, model.hidden, 2.0),
+        (("up",) * (1 + model.is_gated), model.hidden, 2.0),
         (("down",), inner, 2.0),
     ):
         adapted = sum(map(setup.adapts, names))
@@ -442,7 +457,7 @@ def software_of(work: Work) -> Software:
         gradient_bytes=setup.gradient_bytes(precision),
         weight_bytes=weight,
         adapter_bytes=adapters,
-        frozen_input_bytes=_frozen_input_bytes(setup, work.transformer),
+        spared_input_bytes=_spared_input_bytes(work, work.transformer),
         master_bytes=setup.master_bytes(precision),
         optimizer_state_bytes=setup.optimizer_bytes(precision, work.transformer),
         pages_optimizer=int(setup.pages_optimizer),

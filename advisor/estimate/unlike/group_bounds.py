@@ -35,6 +35,8 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 _ONE: Final = Layouts(dp=1, tp=1, pp=1, micro_batch=1, accumulation_steps=1, shard_group=1)
+# What the first micro-batch of a step takes more is next to nothing of a sample.
+_ENDLESS: Final = replace(_ONE, accumulation_steps=np.inf)
 
 
 def least_group_step_s(case: StepCase, types: Integers, counts: Integers) -> Floats:
@@ -124,7 +126,8 @@ def _least_layers_s(problem: LayoutProblem) -> float:
     tp, micro = (
         x.ravel() for x in np.meshgrid(degrees, np.arange(1, SearchSpace().max_micro_batch + 1))
     )
-    case = problem.case(replace(_ONE, tp=tp, pp=2, micro_batch=micro, is_sequence_parallel=tp > 1))
+    layouts = replace(_ENDLESS, tp=tp, pp=2, micro_batch=micro, is_sequence_parallel=tp > 1)
+    case = problem.case(layouts)
     inside = tensor_parallel_s(case)
     each = block_times(case).busy_s(inside) + inside
     return float((shape.layers * each * tp / micro).min())
@@ -167,7 +170,7 @@ def _least_uneven_s(
 def _least_whole_s(problem: LayoutProblem, batch: int) -> float:
     """Return the least device-seconds of a sample through the whole model on one device [s]."""
     micro = np.array([float(2**k) for k in range(17) if 2**k < 2 * batch])
-    block = block_times(problem.case(replace(_ONE, micro_batch=micro)))
+    block = block_times(problem.case(replace(_ENDLESS, micro_batch=micro)))
     busy = problem.transformer.layers * block.busy_s() + block.head_s
     return float((busy / micro).min())
 
