@@ -164,7 +164,7 @@ def test_peft_s_adapters_are_fp32_and_cast_what_they_read() -> None:
     wide, narrow = (columns[stack].adapter_bytes for stack in ("trainer", "torchtune"))
     assert float(wide) == pytest.approx(2 * float(narrow))
     h = LLAMA_8B.hidden
-    kept = [columns[stack].frozen_input_bytes for stack in ("torchtune", "trainer")]
+    kept = [columns[stack].spared_input_bytes for stack in ("torchtune", "trainer")]
     # One input of h in 16 bits, or a copy in fp32 for each of the two.
     assert float(kept[0]) - float(kept[1]) == pytest.approx(2 * 4 * h - 2 * h)
 

@@ -295,12 +295,12 @@ def _as_released(rows: LayoutRows) -> LayoutRows:
     software, of = rows.software, rows.table
     in_groups = np.isin(rows.stack, _OF_TRAINER) & (of != "huggingface/peft")  # of 2026
     is_half = (of == "QwenLM/Qwen") & (np.asarray(software.gradient_shard_bytes) > 0)
-    frozen = np.asarray(software.frozen_input_bytes, float)
+    frozen = np.asarray(software.spared_input_bytes, float)
     of_norms = -4.0 * np.asarray(rows.shapes.hidden, float)
     changed = replace(
         software,
         update_share=np.where(in_groups, 0.5, np.asarray(software.update_share, float)),
-        frozen_input_bytes=np.where(of == "Lightning-AI/litgpt", of_norms, frozen),
+        spared_input_bytes=np.where(of == "Lightning-AI/litgpt", of_norms, frozen),
         logit_scale=np.where(is_half, 10 / 8, np.asarray(software.logit_scale, float)),
     )
     return replace(rows, software=changed)
