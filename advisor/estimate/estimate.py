@@ -390,6 +390,7 @@ def group_candidate(
     breakdown = completion.breakdown(0, rent)
     row = row_answer(job, columns, 0, coverage, None) | {
         "devices": choice.devices, "layout": layout_of_groups(choice), "way": choice.name,
+        "memory": choice.memory,
     }  # fmt: skip
     names = {offer.instance_type: offer.accelerator or offer.instance_type for offer, _ in rented}
     # Devices of several kinds have no common peak.

@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from advisor.planners.core import (
     MIB,
     PRECISION_BYTES,
+    Column,
     Floats,
     Moment,
     Precision,
@@ -30,8 +31,10 @@ from advisor.planners.core import (
 from advisor.planners.memory.transformers import (
     Ledger,
     MemoryConstants,
+    context_bytes,
     model_state,
     token_activation_bytes,
+    without_terms,
 )
 from advisor.planners.step import Unit
 
@@ -183,8 +186,7 @@ def work_ledger(
         "workspace": np.maximum(excess, 0.0),
     }  # fmt: skip
     is_alone = np.asarray(d == 1 if is_alone is None else is_alone)
-    alone = min(parameters.alone_context_bytes, parameters.context_bytes)
-    context = np.where(is_alone, alone, parameters.context_bytes)
+    context = context_bytes(parameters, is_alone)
     terms["context"] = np.where(is_cpu, parameters.process_bytes, context)
     passing = terms["activations"] + logits + terms["workspace"]
     lasting = 0.0 if parameters.is_replayed else states + np.minimum(excess, 0.0)
@@ -192,13 +194,13 @@ def work_ledger(
         passing + np.where(is_alone, 0.0, lasting)
     )
     on_cpu = (parameters.cpu_slack - 1) * (states + np.minimum(excess, 0.0) + passing)
-    terms["fragmentation"] = np.where(is_cpu, on_cpu, lost)
+    terms["rounding"] = np.where(is_cpu, on_cpu, lost)
     return terms
 
 
 def training_memory_bytes(work: Work, micro_batch: ArrayLike, **asked: Any) -> Array:
     """Return the sum of ``work_ledger``, asked alike [bytes]."""
-    return np.asarray(reduce(np.add, work_ledger(work, micro_batch, **asked).values()))
+    return without_terms(work_ledger(work, micro_batch, **asked))
 
 
 def largest_micro_batch(
@@ -390,36 +392,49 @@ class UnitTable:
         return units * float(self.kept_bytes(tp, "kept").max())
 
 
-def unit_state_bytes(
-    work: Work,
-    table: UnitTable,
-    *,
-    tp: int,
-    dp: int,
-    zero_stage: int,
-    offload: AbstractSet[str],
-    memory: MemoryParameters,
-) -> Floats:
-    """Return what each unit's parameters take on a device, slack included, (n_units,) [bytes]."""
+def parameter_ledger(
+    work: Work, *, dp: ArrayLike, zero_stage: ArrayLike, offload: AbstractSet[str] = frozenset(),
+    is_alone: bool = False, memory: MemoryParameters,
+) -> Ledger:  # fmt: skip
+    """Return what one parameter takes on a device, slack included, by term [bytes/parameter]."""
     bare = replace(
         work, saved_bytes_per_sample=0.0, input_bytes_per_sample=0.0, transformer=None, moments=()
     )
-    total = training_memory_bytes(
-        bare, 1, dp=dp, zero_stage=zero_stage, offload=offload, is_alone=False,
+    terms = work_ledger(
+        bare, 1, dp=dp, zero_stage=zero_stage, offload=offload, is_alone=is_alone,
         parameters=memory,
     )  # fmt: skip
-    each = (float(total) - memory.context_bytes) / max(work.parameters, 1)
-    return table.held_parameters(tp) * each
+    count = max(work.parameters, 1)
+    return {name: term / count for name, term in terms.items() if name != "context"}
 
 
-def base_bytes(work: Work, micro_batch: Floats, memory: MemoryParameters) -> Floats:
-    """Return what a device holds whatever its units [bytes].
+def base_ledger(
+    work: Work, micro_batch: Column, memory: MemoryParameters, *, kept: Column = 0.0,
+    live: Column = 0.0, is_alone: bool = False,
+) -> Ledger:  # fmt: skip
+    """Return what a device holds whatever its units, and what a pass leaves of them, by term.
 
     Context, the micro-batch's samples, and what the recorded step held beside gradients and saved
-    activations, wherever in the model that was.
+    activations, wherever in the model that was. ``kept``, ``live``: activations of all
+    micro-batches in flight, and of the units at work besides [bytes].
     """
-    passing = micro_batch * work.input_bytes_per_sample + excess_bytes(work, micro_batch)
-    return np.asarray(memory.context_bytes + rounding_bytes(work) + memory.slack * passing)
+    b = np.asarray(micro_batch, float)
+    excess = excess_bytes(work, b)
+    kept = np.asarray(kept + b * work.input_bytes_per_sample)
+    lost = rounding_bytes(work) + (memory.slack - 1) * (kept + live + excess)
+    return {
+        "activations": kept, "recomputed": np.asarray(live), "workspace": excess,
+        "context": context_bytes(memory, is_alone), "rounding": np.asarray(lost),
+    }  # fmt: skip
+
+
+def stage_ledger(parameters: float, each: Ledger, base: Ledger) -> Ledger:
+    """Return what a stage's device holds: its parameters, and what a pass leaves, by term.
+
+    ``each``: of a parameter (``parameter_ledger``); ``base``: ``base_ledger`` of its passes.
+    """
+    states: Ledger = {name: np.asarray(parameters * term) for name, term in each.items()}
+    return {**states, **base, "rounding": states["rounding"] + base["rounding"]}
 
 
 def offloaded_bytes(

@@ -59,7 +59,7 @@ Kind = Literal[
 ]
 Term = Literal[
     "parameters", "gradients", "optimizer", "masters", "adapters", "gathered", "buckets",
-    "activations", "recomputed", "logits", "workspace", "context", "fragmentation",
+    "activations", "recomputed", "logits", "workspace", "context", "fragmentation", "rounding",
     "host_state", "host_activations",
 ]  # fmt: skip
 # Bytes of one device by what they are for; what lies on the host under ``HOST_TERMS``.
@@ -87,6 +87,7 @@ TERMS: Final[Mapping[Term, tuple[Kind, str, str]]] = {
     ),
     "context": ("context", "CUDA context, libraries, communicators", "fitted"),
     "fragmentation": ("fragmentation", "(slack - 1) x what is allocated", "fitted"),
+    "rounding": ("fragmentation", "the same, of a recorded step's own blocks", "replayed, fitted"),
     "host_state": ("states", "what is offloaded of the state", "ZeRO-Offload, Ren et al. 2021"),
     "host_activations": (
         "activations",
@@ -100,7 +101,7 @@ HOST_TERMS: Final[tuple[Term, ...]] = ("host_state", "host_activations")
 # ``max_memory_reserved``, ``nvidia-smi``; and what must have room.
 Definition = Literal["allocated", "reserved", "monitor", "needed"]
 UNSEEN: Final[Mapping[Definition, tuple[Term, ...]]] = {
-    "allocated": ("context", "fragmentation"),
+    "allocated": ("context", "fragmentation", "rounding"),
     "reserved": ("context",),
     "monitor": (),
     "needed": ("fragmentation",),
@@ -153,10 +154,26 @@ class MemoryConstants:
 WIDTHS: Final = tuple(f"{kind}_log_sd" for kind in get_args(Kind))
 
 
+def context_bytes(constants: MemoryConstants, is_alone: ArrayLike) -> Floats:
+    """Return what CUDA and its libraries take of a device, alone or among others [bytes]."""
+    alone = min(constants.alone_context_bytes, constants.context_bytes)
+    return np.where(is_alone, alone, constants.context_bytes)
+
+
 def without_terms(terms: Ledger, unseen: tuple[Term, ...] = ()) -> Floats:
     """Return the sum of a device's terms but for some [bytes]."""
     left = [t for name, t in terms.items() if name not in unseen and name not in HOST_TERMS]
     return np.asarray(reduce(np.add, left))
+
+
+def at_row(terms: Ledger, row: int, shape: tuple[int, ...]) -> Ledger:
+    """Return one row of columns."""
+    return {name: np.asarray(np.broadcast_to(one, shape)[row]) for name, one in terms.items()}
+
+
+def needed_of(terms: Ledger) -> Floats:
+    """Return what a device must have room for [bytes]."""
+    return without_terms(terms, UNSEEN["needed"])
 
 
 def deviation_bytes(
@@ -533,8 +550,7 @@ def ledger(
     terms |= _passing_terms(shapes, layouts, software, fixed, layers, held, stage)
     terms = _at_peak(terms, shapes, layouts, software)
     is_alone = np.asarray(layouts.tp, float) * layouts.pp * layouts.cp * layouts.dp == 1
-    alone = min(fixed.alone_context_bytes, fixed.context_bytes)
-    terms["context"] = np.where(is_alone, alone, fixed.context_bytes)
+    terms["context"] = context_bytes(fixed, is_alone)
     lost = without_terms(terms, ("context", "fragmentation", *lasting))
     lasts = 0.0 if fixed.is_replayed else without_terms({name: terms[name] for name in lasting})
     lost = (fixed.slack - 1) * (lost + np.where(is_alone, 0.0, lasts))
@@ -563,8 +579,7 @@ def needed_bytes(
 
     ``held``: micro-batches whose activations the stage holds; ``in_flight`` by default.
     """
-    terms = ledger(shapes, layouts, software, constants, stage=stage, held=held)
-    return without_terms(terms, UNSEEN["needed"])
+    return needed_of(ledger(shapes, layouts, software, constants, stage=stage, held=held))
 
 
 def _at_peak(terms: Ledger, shapes: Shapes, layouts: Layouts, software: Software) -> Ledger:

@@ -51,6 +51,7 @@ from advisor.planners.core import (
     impossible,
     refused,
 )
+from advisor.planners.memory import Ledger, without_terms
 
 
 def spans(values: Sequence[float]) -> Floats:
@@ -168,9 +169,14 @@ class SwapPlan:
     step_s: float
     throughput_samples_per_s: float
     exposed_fraction: float  # share of the step spent waiting for loads
-    # gpu_bytes, host_bytes: needed on each peer [bytes]
-    gpu_bytes: float
+    # gpu_ledger, host_bytes: needed on each peer; the first by term, where most is there [bytes]
+    gpu_ledger: Ledger
     host_bytes: float
+
+    @property
+    def gpu_bytes(self) -> float:
+        """Needed on each peer's GPU [bytes]."""
+        return float(without_terms(self.gpu_ledger))
 
     @property
     def synchronous_step_s(self) -> float:
@@ -254,6 +260,7 @@ def _describe(
     step_s = forward_s + backward_s + update_s + sync_s
     computing = (1 + BACKWARD) * a * float(compute.sum()) * (1 + peer.kappa)
     before = np.concatenate([[0.0], size[:-1]])
+    full = int(np.argmax(before + 2 * size + saved))
     load = size[1:] / peer.host_bytes_per_s
     hide = float((load / compute[:-1]).max()) if load.size else 0.0
     return SwapPlan(
@@ -268,7 +275,11 @@ def _describe(
         step_s=step_s,
         throughput_samples_per_s=peers * a * model.micro_batch / step_s,
         exposed_fraction=1 - computing / (forward_s + backward_s),
-        gpu_bytes=float((before + 2 * size + saved).max()),
+        gpu_ledger={
+            "gathered": before[full] + size[full],
+            "gradients": size[full],
+            "activations": saved[full],
+        },
         host_bytes=state + a * sum(model.boundary_bytes[j - 1] for _, j in pieces[:-1]),
     )
 

@@ -80,7 +80,9 @@ class GroupedPipeline:
     # slowest group's steady part adds at the start and the end [s]
     pipeline_s: float
     fill_s: float
-    memory_bytes: tuple[float, ...]  # by stage, of the fullest device
+    # by stage: micro-batches that a device holds, and what the fullest device needs [bytes]
+    in_flight: tuple[float, ...]
+    memory_bytes: tuple[float, ...]
     micro_batch: int
 
 
@@ -170,6 +172,7 @@ def _cut(
         counts=tuple(tuple(map(int, n)) for n in counts),
         pipeline_s=cores[slowest] + fill_s,
         fill_s=fill_s,
+        in_flight=tuple(flights.tolist()),
         memory_bytes=tuple(m + memory.base_bytes for m in found.memory_bytes),
         micro_batch=micro_batch,
     )

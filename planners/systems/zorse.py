@@ -38,7 +38,7 @@ from advisor.planners.core import (
     impossible,
     refused,
 )
-from advisor.planners.memory import model_state
+from advisor.planners.memory import Ledger, model_state, without_terms
 from advisor.planners.systems.cephalo import Worker
 
 Ints = NDArray[np.int64]
@@ -107,10 +107,15 @@ class AsymmetricPlan:
     core_s: float
     drain_s: float
     step_s: float
-    memory_bytes: tuple[float, ...]  # per GPU, by group [bytes]
+    ledgers: tuple[Ledger, ...]  # per GPU, by group [bytes]
     # all but two ministages of the parameters, and the optimizer's state, lie in host memory
     is_offloaded: bool = False
     host_bytes: float = 0.0  # host memory that offloading takes, over all groups [bytes]
+
+    @property
+    def memory_bytes(self) -> tuple[float, ...]:
+        """What a GPU takes, by group [bytes]."""
+        return tuple(float(without_terms(one)) for one in self.ledgers)
 
     def without_network_s(self) -> tuple[float, float, float]:
         """Return start-up, core and drain over links that take no time [s]."""
@@ -227,7 +232,7 @@ def _core_s(
     return float((np.maximum(up, gathered * chunk) + np.maximum(down, scattered * chunk)).sum())
 
 
-def memory_bytes(
+def memory_ledger(
     gpus: int,
     chunk: Ints,
     job: PipelineJob,
@@ -235,19 +240,22 @@ def memory_bytes(
     fixed: ZorseConstants,
     *,
     is_offloaded: bool,
-) -> float:
-    """Return the memory of each GPU of a group (section 3.1, step 6) [bytes]."""
+) -> Ledger:
+    """Return the memory of each GPU of a group, by term (section 3.1, step 6) [bytes]."""
     pairs = chunk[:-1] + chunk[1:] if chunk.size > 1 else chunk
     whole, layers = float(pairs.max()), float(chunk.sum())
     shared = model_state(
         (layers - whole) * fixed.parameter_bytes, 0, layers * fixed.optimizer_bytes, dp=gpus,
         zero_stage=3, moves_weights=is_offloaded, moves_optimizer=is_offloaded,
     )  # fmt: skip
-    states = whole * fixed.parameter_bytes + float(shared.device_bytes)
     boundary = micro_batch * job.sequence * job.hidden * fixed.parameter_bytes
-    return (
-        states * job.layer_parameters + fixed.boundary_activations * boundary + fixed.reserve_bytes
-    )
+    each = job.layer_parameters
+    return {
+        "parameters": shared.weights * each, "optimizer": shared.optimizer * each,
+        "gathered": np.asarray(whole * fixed.parameter_bytes * each),
+        "activations": np.asarray(fixed.boundary_activations * boundary),
+        "context": np.asarray(fixed.reserve_bytes),
+    }  # fmt: skip
 
 
 def best_of_groups(
@@ -326,8 +334,10 @@ def _plans(
             core_s=parts[1],
             drain_s=parts[2],
             step_s=sum(parts),
-            memory_bytes=tuple(
-                memory_bytes(len(g.workers), c, job, micro_batch, fixed, is_offloaded=is_offloaded)
+            ledgers=tuple(
+                memory_ledger(
+                    len(g.workers), c, job, micro_batch, fixed, is_offloaded=is_offloaded
+                )
                 for g, c in zip(groups, chunks, strict=True)
             ),
             is_offloaded=is_offloaded,
