@@ -51,6 +51,7 @@ from advisor.estimate import (
     on_machine,
     outside_words,
     refusal,
+    rented_or_possible,
     search,
     steps_within,
     tried,
@@ -60,7 +61,7 @@ from advisor.estimate import (
 from advisor.jobs import NO_LENGTH, Job, script_notes, stack_notes, transformer_units
 from advisor.machines import Cluster
 from advisor.planners.core import GIB, Layout, PlanningError, Work, select
-from advisor.planners.layouts import POSSIBLE, SearchSpace, node_counts
+from advisor.planners.layouts import SearchSpace, node_counts
 from advisor.planners.step import TransformerBlocks
 from advisor.quantities import QUANTILES
 from advisor.rank.front import pareto_front
@@ -288,15 +289,11 @@ def plan(question: PlanQuestion) -> Plan:
     Raises UsageError if constraints or objective make no sense for the cluster. Raises
     PlanningError if no way fits; the message names the nearest miss.
     """
-    try:
-        return _planned(question)
-    except PlanningError as error:
-        if error.exit_code != 3 or question.space.sureness == POSSIBLE:
-            raise
-    return _planned(replace(question, space=replace(question.space, sureness=POSSIBLE)))
+    return rented_or_possible(partial(_planned, question), question.space)
 
 
-def _planned(question: PlanQuestion) -> Plan:
+def _planned(question: PlanQuestion, space: SearchSpace | None) -> Plan:
+    question = replace(question, space=space)
     left_out: dict[str, str] = {}
     front: tuple[Answer, ...] = ()
     # What is planned on is accelerators: parse_cluster takes nothing else.
