@@ -339,7 +339,7 @@ def _check_status(job: Job, columns: TimeColumns, case: StepCase | None, where: 
         if columns.status[0] == CODE["recorded_step_uncertain"]:
             raise NotKnownError(f"{job.name} cannot be estimated on {where}: {why}", hint=why.hint)
         is_full = columns.status[0] == CODE["does_not_fit_in_memory"] and case is not None
-        error = DoesNotFitError if is_full else DoesNotRunError
+        error: type[AdvisorError] = DoesNotFitError if is_full else DoesNotRunError
         error = UsageError if why.exit_code == 2 else error
         raise error(f"{job.name} does not run on {where}: {why}", hint=why.hint)
 

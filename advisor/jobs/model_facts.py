@@ -171,8 +171,8 @@ def stack_notes(work: Work | None) -> tuple[str, ...]:
     if not work.setup.is_stack_assumed:
         return (f"software: {setup_words(work)}",)
     loss = work.setup.computed_loss
-    loss = f"with {'an' if loss == 'eager' else 'a'} {loss} loss"
-    return (f"no stack was named: as {work.setup.stack} runs it, {loss}; --stack names another",)
+    said = f"as {work.setup.stack} runs it, with {'an' if loss == 'eager' else 'a'} {loss} loss"
+    return (f"no stack was named: {said}; --stack names another",)
 
 
 def described_anew(

@@ -293,7 +293,7 @@ def plan(question: PlanQuestion) -> Plan:
 
 
 def _planned(question: PlanQuestion, space: SearchSpace | None) -> Plan:
-    question = replace(question, space=space)
+    question = replace(question, space=space or question.space)
     left_out: dict[str, str] = {}
     front: tuple[Answer, ...] = ()
     # What is planned on is accelerators: parse_cluster takes nothing else.

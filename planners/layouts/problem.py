@@ -286,6 +286,7 @@ def _moved(zero: int, space: SearchSpace) -> list[tuple[Offload, ...]]:
     usable: list[Offload] = [
         o for o in OFFLOADS
         if o in space.offloads and o != "gradients" and (zero == 3 or o != "parameters")
+        and not (o == "optimizer" and space.updates_in_backward)
     ]  # fmt: skip
     chosen = product((False, True), repeat=len(usable))
     return [tuple(compress(usable, some)) for some in chosen]

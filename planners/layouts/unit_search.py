@@ -128,8 +128,11 @@ class UnitProblem:
 
     def _each_parameter(self, layout: Layout) -> Ledger:
         """Return what a parameter takes of a device, by term [bytes]."""
+        # DeepSpeed's offload, which takes gradients as they come from ZeRO 2 on, and on one rank.
+        is_passed = layout.zero_stage >= 2 or layout.dp == 1
+        moves = {"gradients"} if "optimizer" in layout.offload and is_passed else set()
         return parameter_ledger(
-            self.work, dp=layout.dp, zero_stage=layout.zero_stage, offload=layout.offload,
+            self.work, dp=layout.dp, zero_stage=layout.zero_stage, offload=layout.offload | moves,
             is_alone=layout.devices == 1, memory=self.memory,
         )  # fmt: skip
 
@@ -159,8 +162,14 @@ class UnitProblem:
         live = micro_batch * np.asarray(self.table.live_bytes(layout.tp, _kept(layout)))
         return base_ledger(
             self.work, micro_batch, self.memory, kept=kept, live=live,
-            is_alone=layout.devices == 1,
+            is_alone=layout.devices == 1, update_share=self._updated(layout),
         )  # fmt: skip
+
+    def _updated(self, layout: Layout) -> float:
+        """Return the share of the parameters that a device updates, each for itself at a time."""
+        if "optimizer" in layout.offload:
+            return 0.0
+        return 1.0 / layout.dp if layout.zero_stage else 1.0
 
     def on_host_bytes(self, layout: Layout, micro_batch: Floats) -> Floats:
         """Return the host memory that a machine's devices take for offloading [bytes]."""

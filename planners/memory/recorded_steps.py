@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -266,6 +266,8 @@ def _work_states(
     gathered = np.where(fetches, at_once * (casts or work.parameter_bytes), casts)
     bucket = parameters.bucket_fraction * work.gradient_bytes
     buckets = np.where((stage < 2) & (d > 1), bucket, 0.0)
+    if "gradients" in offload:
+        buckets = np.maximum(buckets, 4.0 * min(work.parameters, _DEEPSPEED_BUCKET_ELEMENTS))
     shape = np.broadcast_shapes(np.shape(d), np.shape(stage))
     weights, gradients, optimizer = (
         np.broadcast_to(one, shape) for one in (kept.weights, kept.gradients, kept.optimizer)
@@ -274,6 +276,10 @@ def _work_states(
         "parameters": weights, "gradients": gradients, "optimizer": optimizer,
         "gathered": np.asarray(gathered), "buckets": np.asarray(buckets),
     }  # fmt: skip
+
+
+# ``reduce_bucket_size`` of DeepSpeed's ZeroConfig, through which gradients go to the host.
+_DEEPSPEED_BUCKET_ELEMENTS: Final = 5e8
 
 
 def _cast_bytes(work: Work) -> float:
@@ -410,16 +416,17 @@ def parameter_ledger(
 
 def base_ledger(
     work: Work, micro_batch: Column, memory: MemoryParameters, *, kept: Column = 0.0,
-    live: Column = 0.0, is_alone: bool = False,
+    live: Column = 0.0, update_share: float = 1.0, is_alone: bool = False,
 ) -> Ledger:  # fmt: skip
     """Return what a device holds whatever its units, and what a pass leaves of them, by term.
 
     Context, the micro-batch's samples, and what the recorded step held beside gradients and saved
     activations, wherever in the model that was. ``kept``, ``live``: activations of all
-    micro-batches in flight, and of the units at work besides [bytes].
+    micro-batches in flight, and of the units at work besides [bytes]; ``update_share``: as of
+    ``excess_bytes``.
     """
     b = np.asarray(micro_batch, float)
-    excess = excess_bytes(work, b)
+    excess = excess_bytes(work, b, update_share=update_share)
     kept = np.asarray(kept + b * work.input_bytes_per_sample)
     lost = rounding_bytes(work) + (memory.slack - 1) * (kept + live + excess)
     return {
