@@ -627,7 +627,9 @@ _UPDATES_IN_GROUPS: Final = {"update_share": 0.5}
 _WHOLE_OR_NOT: Final = ("none", "full")
 # Elements; ``reduce_bucket_size`` of DeepSpeed's defaults, beside an fp32 copy of the gradients
 # that the optimizer updates with.
-_DEEPSPEED: Final = {"gradient_shard_bytes": 4.0, "reduce_bucket_elements": 5e8}
+_DEEPSPEED: Final = {
+    "gradient_shard_bytes": 4.0, "reduce_bucket_elements": 5e8, "offload_takes_gradients": 1,
+}  # fmt: skip
 # ``--optimizer`` of Megatron-LM; ``OptimizerNames`` of transformers.
 _OF_MEGATRON: Final[tuple[Optimizer, ...]] = ("adamw", "adamw-bf16", "sgd", "sgd-momentum")
 _OF_TRAINER: Final[tuple[Optimizer, ...]] = (

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -29,6 +29,7 @@ from advisor.planners.core import (
     shapes_of,
 )
 from advisor.planners.memory.transformers import (
+    BUCKET_ELEMENTS,
     Ledger,
     MemoryConstants,
     context_bytes,
@@ -267,7 +268,7 @@ def _work_states(
     bucket = parameters.bucket_fraction * work.gradient_bytes
     buckets = np.where((stage < 2) & (d > 1), bucket, 0.0)
     if "gradients" in offload:
-        buckets = np.maximum(buckets, 4.0 * min(work.parameters, _DEEPSPEED_BUCKET_ELEMENTS))
+        buckets = np.maximum(buckets, 4.0 * min(work.parameters, BUCKET_ELEMENTS))
     shape = np.broadcast_shapes(np.shape(d), np.shape(stage))
     weights, gradients, optimizer = (
         np.broadcast_to(one, shape) for one in (kept.weights, kept.gradients, kept.optimizer)
@@ -276,10 +277,6 @@ def _work_states(
         "parameters": weights, "gradients": gradients, "optimizer": optimizer,
         "gathered": np.asarray(gathered), "buckets": np.asarray(buckets),
     }  # fmt: skip
-
-
-# ``reduce_bucket_size`` of DeepSpeed's ZeroConfig, through which gradients go to the host.
-_DEEPSPEED_BUCKET_ELEMENTS: Final = 5e8
 
 
 def _cast_bytes(work: Work) -> float:

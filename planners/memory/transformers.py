@@ -217,6 +217,7 @@ def model_state(
     moves_weights: ArrayLike = False,
     moves_optimizer: ArrayLike = False,
     moves_gradients: ArrayLike = False,
+    pages_optimizer: ArrayLike = False,
 ) -> ModelState:
     """Return where so many bytes of weights, gradients and optimizer state lie.
 
@@ -224,7 +225,8 @@ def model_state(
     weights ([2]_, section 5). ``keeps_gradients`` says where gradients stay whole whatever the
     stage, because they are added up over several micro-batches before they are reduced. A host
     that has the optimizer's state keeps the gradients that it updates with, too; on the device
-    they stay but for ``moves_gradients``.
+    they stay but for ``moves_gradients``. Where its state is paged (``pages_optimizer``), the
+    device updates, and the host needs no gradients.
 
     Examples
     --------
@@ -245,10 +247,11 @@ def model_state(
     weights, shards = weights / np.where(stage >= 3, d, 1.0), np.where(stage >= 1, d, 1.0)
     # The host updates with gradients, whether they stay on the device too or not.
     updated = gradients * (updates | np.asarray(moves_gradients, bool)) / shards
-    there = weights * ~passes, on_device, optimizer * ~updates / shards
+    away = updates | np.asarray(pages_optimizer, bool)
+    there = weights * ~passes, on_device, optimizer * ~away / shards
     return ModelState(
         device_bytes=np.asarray(there[0] + there[1] + there[2]),
-        host_bytes=np.asarray(weights * passes + optimizer * updates / shards + updated),
+        host_bytes=np.asarray(weights * passes + optimizer * away / shards + updated),
         weights=np.asarray(there[0]),
         gradients=np.asarray(there[1]),
         optimizer=np.asarray(there[2]),
@@ -403,15 +406,14 @@ def parameter_state(
     """Return the state of a parameter that so many ranks share copies of."""
     # What is frozen has neither gradient nor optimizer state.
     trained = np.asarray(shapes.trained_share, float)
-    # What is paged lies on the host where it does not fit; nothing must have room for it.
-    moves = (np.asarray(layouts.offloads_optimizer) > 0) | (
-        np.asarray(software.pages_optimizer) > 0
-    )
     return model_state(
         software.weight_bytes, trained * software.gradient_bytes,
         trained * software.optimizer_state_bytes, dp=ranks, zero_stage=layouts.zero_stage,
         keeps_gradients=accumulates_whole(layouts), moves_weights=layouts.offloads_parameters,
-        moves_optimizer=moves, moves_gradients=_moves_gradients(layouts, software, ranks),
+        moves_optimizer=layouts.offloads_optimizer,
+        moves_gradients=_moves_gradients(layouts, software, ranks),
+        # What is paged lies on the host where it does not fit; nothing must have room for it.
+        pages_optimizer=software.pages_optimizer,
     )  # fmt: skip
 
 
@@ -473,6 +475,10 @@ def accumulates_whole(layouts: Layouts) -> NDArray[np.bool_]:
     return np.asarray((np.asarray(layouts.pp) > 1) & (steps > 1))
 
 
+# ``reduce_bucket_size`` of DeepSpeed's ZeroConfig, through which gradients go to the host.
+BUCKET_ELEMENTS: Final = 5e8
+
+
 def _kept_by_deepspeed(
     held: Floats, layouts: Layouts, ranks: Floats, software: Software
 ) -> Floats:
@@ -481,11 +487,15 @@ def _kept_by_deepspeed(
     Its optimizer casts the gradients that it updates with: all of them, or its shard's. Gradients
     that lie on the host pass through the bucket.
     """
-    if not (np.any(software.gradient_shard_bytes) or np.any(software.reduce_bucket_elements)):
+    moved = layouts.offloads_optimizer, layouts.offloads_gradients
+    moved += software.gradient_shard_bytes, software.reduce_bucket_elements
+    if not any(np.any(one) for one in moved):
         return np.zeros(())
     zero, moves = np.asarray(layouts.zero_stage), _moves_gradients(layouts, software, ranks)
     cast = model_state(0, 0, software.gradient_shard_bytes * held, dp=ranks, zero_stage=zero)
-    bucket = 4.0 * np.minimum(held, software.reduce_bucket_elements)
+    passes = moves & (np.asarray(software.offload_takes_gradients) > 0)
+    elements = np.where(passes, BUCKET_ELEMENTS, software.reduce_bucket_elements)
+    bucket = 4.0 * np.minimum(held, elements)
     kept = np.where((zero < 2) & ~moves, cast.device_bytes, 0.0)
     return np.asarray(kept + np.where((zero == 1) | moves, bucket, 0.0))
 
@@ -497,8 +507,8 @@ def _moves_gradients(layouts: Layouts, software: Software, ranks: Floats) -> NDA
     stay on the device (Ren et al., ZeRO-Offload, 2021, section 4).
     """
     is_offload = np.asarray(layouts.offloads_optimizer) > 0
-    is_deepspeed = np.asarray(software.gradient_shard_bytes, float) > 0
-    is_usual = is_offload & is_deepspeed & ((layouts.zero_stage >= 2) | (ranks == 1))
+    takes = np.asarray(software.offload_takes_gradients) > 0
+    is_usual = is_offload & takes & ((layouts.zero_stage >= 2) | (ranks == 1))
     return np.asarray(is_usual | (np.asarray(layouts.offloads_gradients) > 0))
 
 

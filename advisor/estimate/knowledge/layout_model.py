@@ -416,6 +416,8 @@ def software_of(work: Work) -> Software:
         master_bytes=setup.master_bytes(precision),
         optimizer_state_bytes=setup.optimizer_bytes(precision, work.transformer),
         pages_optimizer=int(setup.pages_optimizer),
+        # The Trainer's, and what a loop of one's own has, is DeepSpeed's.
+        offload_takes_gradients=int(setup.facts is None or setup.facts.framework == "trainer"),
         update_flop=setup.update_flop(work.transformer),
         logit_scale=LOGIT_SCALES[FUSIONS.index(setup.kernels)],
         activation_scale=element / 2,
