@@ -281,20 +281,14 @@ def offer_of(catalogue: Catalogue, offers: Offers, row: int) -> Offer:
     source = offers.source(row)
     pricing: Pricing = offers.pricing[row].item()
     return Offer(
-        provider=str(types.provider[i]),
-        instance_type=str(types.name[i]),
-        region=str(offers.regions[offers.region_index[row]]),
-        pricing=pricing,
-        price_usd_per_h=float(offers.price_usd_per_h[row]),
-        accelerator=name or None,
-        accelerators=float(types.accelerator_count[i]) if name else 0.0,
-        vcpus=int(types.vcpus[i]),
-        memory_gib=float(types.memory_bytes[i]) / GIB,
-        terms=_terms(offers, row),
-        price_as_of=source.day_of(pricing),
-        price_kind=source.kind_of(pricing),
+        provider=str(types.provider[i]), instance_type=str(types.name[i]),
+        region=str(offers.regions[offers.region_index[row]]), pricing=pricing,
+        price_usd_per_h=float(offers.price_usd_per_h[row]), accelerator=name or None,
+        accelerators=float(types.accelerator_count[i]) if name else 0.0, vcpus=int(types.vcpus[i]),
+        memory_gib=float(types.memory_bytes[i]) / GIB, terms=_terms(offers, row),
+        price_as_of=source.day_of(pricing), price_kind=source.kind_of(pricing),
         price_status=source.status_of(pricing),
-    )
+    )  # fmt: skip
 
 
 def _terms(offers: Offers, row: int) -> str:

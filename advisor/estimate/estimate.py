@@ -211,16 +211,11 @@ def machine_here(
         )
     is_cpu = device.kind == "cpu"
     offer = Offer(
-        provider=PROVIDER,
-        instance_type=described.cpu_model if is_cpu else device.name,
-        region="this machine",
-        pricing="own",
-        price_usd_per_h=price_usd_per_h,
-        accelerator=None if is_cpu else device.name,
-        accelerators=0.0 if is_cpu else float(count),
-        vcpus=described.logical_cpus,
-        memory_gib=described.memory_limit_bytes / GIB,
-    )
+        provider=PROVIDER, instance_type=described.cpu_model if is_cpu else device.name,
+        region="this machine", pricing="own", price_usd_per_h=price_usd_per_h,
+        accelerator=None if is_cpu else device.name, accelerators=0.0 if is_cpu else float(count),
+        vcpus=described.logical_cpus, memory_gib=described.memory_limit_bytes / GIB,
+    )  # fmt: skip
     return device, offer, is_recorded
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from advisor.collectors.format import Columns, DeepStep, Loading, Recording, rows_of
 from advisor.planners.core import (
     PRECISION_BYTES,
+    Column,
     Layer,
     Loss,
     Moment,
@@ -43,7 +44,14 @@ from advisor.planners.step import (
 CALL_S: Final = 65e-6
 # CoreMark per virtual CPU of the usual host of a GPU: the median of the processors of the
 # catalogue's machines with GPUs that were measured [1/s]
-USUAL_CORE_SPEED: Final = 19_000.0
+_USUAL_CORE_SPEED: Final = 19_000.0
+
+
+def call_s_on(core_speed: Column) -> Column:
+    """Return what a call takes on a host whose cores are so fast (CoreMark a vCPU) [s]."""
+    return CALL_S * _USUAL_CORE_SPEED / core_speed
+
+
 # Traced as one call already, or no work at all.
 _KERNELS_OF_LISTS = ("aten::_foreach", "aten::_fused", "profiler::")
 

@@ -240,21 +240,16 @@ class OnGroup:
         notes += network_words(columns, row)
         notes += outside_words(self.case, self.row, layout)
         return way_on(
-            question.cluster,
-            {group.label: nodes},
-            name=family(layout),
+            question.cluster, {group.label: nodes}, name=family(layout),
             step_time_s=Estimate.lognormal(step_s, float(columns.log_sd[row]), question.coverage),
-            global_batch=question.job.global_batch,
-            devices=layout.devices,
+            global_batch=question.job.global_batch, devices=layout.devices,
             memory_bytes={group.label: float(columns.memory_bytes[row])},
-            layouts={group.label: layout},
-            bottleneck=max(parts, key=lambda name: parts[name]),
+            layouts={group.label: layout}, bottleneck=max(parts, key=lambda name: parts[name]),
             memory=memory_terms(self.case, columns, row, layout, group.node.device),
             details={"parts_s": parts, "host_memory_gib": float(columns.host_bytes[row]) / GIB},
-            commands=started,
-            notes=tuple(notes),
+            commands=started, notes=tuple(notes),
             **whole_job(question, columns, row, price, {group.label: nodes}),
-        )
+        )  # fmt: skip
 
 
 def family(layout: Layout) -> str:

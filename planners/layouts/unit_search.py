@@ -424,13 +424,9 @@ def _fastest_cut(unit_s: bytes, send_s: bytes, stages: int, micro_batches: int) 
 
 
 def search_units(
-    problem: UnitProblem,
-    nodes: int,
-    global_batch: int,
-    *,
-    space: SearchSpace | None = None,
+    problem: UnitProblem, nodes: int, global_batch: int, *, space: SearchSpace | None = None,
     worth_s: float = float("inf"),
-) -> PlannedLayout:
+) -> PlannedLayout:  # fmt: skip
     """Return the best layout of a model's units on equal machines.
 
     ``global_batch``: one that the data-parallel ranks do not divide is rounded up on some of them;

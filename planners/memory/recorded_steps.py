@@ -47,14 +47,9 @@ LARGE_SEGMENT_BYTES = 20 * MIB
 
 
 def excess_bytes(
-    work: Work,
-    micro_batch: ArrayLike,
-    *,
-    gradient_share: ArrayLike = 1.0,
-    update_share: ArrayLike = 1.0,
-    accumulates: ArrayLike = True,
-    is_cpu: ArrayLike = False,
-) -> Array:
+    work: Work, micro_batch: ArrayLike, *, gradient_share: ArrayLike = 1.0,
+    update_share: ArrayLike = 1.0, accumulates: ArrayLike = True, is_cpu: ArrayLike = False,
+) -> Array:  # fmt: skip
     """Return what a step holds at most beside weights and state, gradients and saved activations.
 
     Memory of a recorded step beside weights and optimizer state, replayed at any micro-batch.
@@ -145,17 +140,10 @@ def recorded_activation_bytes(
 
 
 def work_ledger(
-    work: Work,
-    micro_batch: ArrayLike,
-    *,
-    dp: ArrayLike = 1,
-    zero_stage: ArrayLike = 0,
-    is_cpu: ArrayLike = False,
-    offload: AbstractSet[str] = frozenset(),
-    accumulates: ArrayLike = True,
-    is_alone: ArrayLike | None = None,
-    parameters: MemoryParameters,
-) -> Ledger:
+    work: Work, micro_batch: ArrayLike, *, dp: ArrayLike = 1, zero_stage: ArrayLike = 0,
+    is_cpu: ArrayLike = False, offload: AbstractSet[str] = frozenset(),
+    accumulates: ArrayLike = True, is_alone: ArrayLike | None = None, parameters: MemoryParameters,
+) -> Ledger:  # fmt: skip
     """Return the memory that a data-parallel worker takes, by the terms of ``TERMS``.
 
     ``is_cpu``: the process's own memory takes the place of the accelerator's context; ``offload``:
@@ -205,17 +193,10 @@ def training_memory_bytes(work: Work, micro_batch: ArrayLike, **asked: Any) -> A
 
 
 def largest_micro_batch(
-    work: Work,
-    device_memory_bytes: ArrayLike,
-    *,
-    largest: int = 65_536,
-    margin_fraction: ArrayLike = 0.0,
-    dp: ArrayLike = 1,
-    zero_stage: ArrayLike = 0,
-    is_cpu: ArrayLike = False,
-    accumulates: ArrayLike = True,
-    parameters: MemoryParameters,
-) -> NDArray[np.int64]:
+    work: Work, device_memory_bytes: ArrayLike, *, largest: int = 65_536,
+    margin_fraction: ArrayLike = 0.0, dp: ArrayLike = 1, zero_stage: ArrayLike = 0,
+    is_cpu: ArrayLike = False, accumulates: ArrayLike = True, parameters: MemoryParameters,
+) -> NDArray[np.int64]:  # fmt: skip
     """Return the largest micro-batch that fits, at most ``largest``; 0 where not even one does.
 
     Memory is affine in the micro-batch at each moment of a step, so two evaluations give it
@@ -247,12 +228,9 @@ def _last_that_fits(room: Array, one: Array, most: Array, largest: int) -> NDArr
 
 
 def _work_states(
-    work: Work,
-    d: Array,
-    stage: NDArray[np.int_],
-    offload: AbstractSet[str],
+    work: Work, d: Array, stage: NDArray[np.int_], offload: AbstractSet[str],
     parameters: MemoryParameters,
-) -> Ledger:
+) -> Ledger:  # fmt: skip
     """States, buckets, gathered layers and low-precision copies of ``work`` on one device."""
     casts = _cast_bytes(work)
     kept = model_state(

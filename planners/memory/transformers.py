@@ -487,9 +487,9 @@ def _kept_by_deepspeed(
     Its optimizer casts the gradients that it updates with: all of them, or its shard's. Gradients
     that lie on the host pass through the bucket.
     """
-    moved = layouts.offloads_optimizer, layouts.offloads_gradients
-    moved += software.gradient_shard_bytes, software.reduce_bucket_elements
-    if not any(np.any(one) for one in moved):
+    columns = (layouts.offloads_optimizer, layouts.offloads_gradients,
+               software.gradient_shard_bytes, software.reduce_bucket_elements)  # fmt: skip
+    if not any(np.any(one) for one in columns):
         return np.zeros(())
     zero, moves = np.asarray(layouts.zero_stage), _moves_gradients(layouts, software, ranks)
     cast = model_state(0, 0, software.gradient_shard_bytes * held, dp=ranks, zero_stage=zero)

@@ -185,13 +185,9 @@ class SwapPlan:
 
 
 def plan_atom(
-    model: SwapModel,
-    peer: Peer,
-    *,
-    peers: int,
-    accumulation_steps: int,
+    model: SwapModel, peer: Peer, *, peers: int, accumulation_steps: int,
     average_every: int = AVERAGE_EVERY,
-) -> SwapPlan:
+) -> SwapPlan:  # fmt: skip
     """Cut a model into pieces so that a peer's step is shortest, within GPU and host memory.
 
     Exact over all cuts: a dynamic programme over two neighbouring pieces, O(L^3).
@@ -242,13 +238,9 @@ def _require_host(model: SwapModel, peer: Peer, accumulation: float) -> None:
 
 
 def _describe(
-    model: SwapModel,
-    peer: Peer,
-    edges: list[int],
-    peers: int,
-    accumulation_steps: int,
+    model: SwapModel, peer: Peer, edges: list[int], peers: int, accumulation_steps: int,
     average_every: int,
-) -> SwapPlan:
+) -> SwapPlan:  # fmt: skip
     a = accumulation_steps
     pieces = list(pairwise(edges))
     compute = np.array([sum(model.forward_s[i:j]) for i, j in pieces])

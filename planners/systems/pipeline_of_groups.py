@@ -87,13 +87,9 @@ class GroupedPipeline:
 
 
 def grouped_pipeline(
-    groups: Sequence[StageGroup],
-    micro_batch: int,
-    micro_batches: int,
-    *,
-    send_s: Floats,
+    groups: Sequence[StageGroup], micro_batch: int, micro_batches: int, *, send_s: Floats,
     memory: StageMemory,
-) -> GroupedPipeline:
+) -> GroupedPipeline:  # fmt: skip
     """Order the groups, share the micro-batches out and cut the units.
 
     ``send_s``: (n_units,); over the cut behind each unit, one way [s].

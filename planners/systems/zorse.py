@@ -194,12 +194,9 @@ def share_layers(group_s: Floats, layers: int, degree: int) -> list[Ints]:
 
 
 def schedule_s(
-    groups: Sequence[PipelineGroup],
-    counts: Sequence[Ints],
-    chunks: Sequence[Ints],
-    micro_batch: int,
-    send_receive_s: float,
-) -> tuple[float, float, float]:
+    groups: Sequence[PipelineGroup], counts: Sequence[Ints], chunks: Sequence[Ints],
+    micro_batch: int, send_receive_s: float,
+) -> tuple[float, float, float]:  # fmt: skip
     """Return start-up, core and drain of a step (section 3.1, step 5) [s]."""
     times = [_zorse_both_s(g.workers, micro_batch) for g in groups]
     forward = [float(f.max()) for f, _ in times]
@@ -233,14 +230,9 @@ def _core_s(
 
 
 def memory_ledger(
-    gpus: int,
-    chunk: Ints,
-    job: PipelineJob,
-    micro_batch: int,
-    fixed: ZorseConstants,
-    *,
+    gpus: int, chunk: Ints, job: PipelineJob, micro_batch: int, fixed: ZorseConstants, *,
     is_offloaded: bool,
-) -> Ledger:
+) -> Ledger:  # fmt: skip
     """Return the memory of each GPU of a group, by term (section 3.1, step 6) [bytes]."""
     pairs = chunk[:-1] + chunk[1:] if chunk.size > 1 else chunk
     whole, layers = float(pairs.max()), float(chunk.sum())
@@ -259,14 +251,10 @@ def memory_ledger(
 
 
 def best_of_groups(
-    groups: Sequence[PipelineGroup],
-    job: PipelineJob,
-    *,
-    send_receive_s: Callable[[int], float],
-    micro_batches: Sequence[int] | None = None,
-    constants: ZorseConstants | None = None,
+    groups: Sequence[PipelineGroup], job: PipelineJob, *, send_receive_s: Callable[[int], float],
+    micro_batches: Sequence[int] | None = None, constants: ZorseConstants | None = None,
     may_offload: bool = False,
-) -> AsymmetricPlan:
+) -> AsymmetricPlan:  # fmt: skip
     """Choose micro-batch and interleave degree for groups in pipeline order.
 
     ``send_receive_s``: time to hand its activations to the next stage [s]; ``micro_batches``: to
@@ -306,14 +294,9 @@ def best_of_groups(
 
 
 def _plans(
-    groups: Sequence[PipelineGroup],
-    job: PipelineJob,
-    micro_batch: int,
-    degree: int,
-    send_receive_s: float,
-    fixed: ZorseConstants,
-    may_offload: bool,
-) -> list[AsymmetricPlan]:
+    groups: Sequence[PipelineGroup], job: PipelineJob, micro_batch: int, degree: int,
+    send_receive_s: float, fixed: ZorseConstants, may_offload: bool,
+) -> list[AsymmetricPlan]:  # fmt: skip
     if job.layers < len(groups) * degree or job.global_batch % micro_batch:
         return []
     total = job.global_batch // micro_batch

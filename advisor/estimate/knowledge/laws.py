@@ -265,12 +265,9 @@ class LayoutLaw:
         block = block_times(on.problem.case(replica(micro, kept=kept)))
         forward, backward = block.by_unit(self.table.is_block, self.transformer.layers)
         return UnitTimes(
-            micro_batches=micro,
-            forward_s=forward,
-            backward_s=backward,
-            optimizer_s=float(update_s(on.problem.case(_WHOLE))),
-            log_sd=on.law.log_sd,
-        )
+            micro_batches=micro, forward_s=forward, backward_s=backward,
+            optimizer_s=float(update_s(on.problem.case(_WHOLE))), log_sd=on.law.log_sd,
+        )  # fmt: skip
 
     def reduced(self, groups: Sequence[ClusterGroup], stage: Stage) -> ReducedStep:
         """Return the step of a stage with the reduction over all devices of the groups."""

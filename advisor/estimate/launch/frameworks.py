@@ -52,12 +52,9 @@ _LINES: Final[dict[Framework, Callable[..., str]]] = {
 
 
 def framework_of(
-    layout: Layout,
-    transformer: Transformer,
-    *,
-    setup: TrainingSetup = DEFAULT_SETUP,
+    layout: Layout, transformer: Transformer, *, setup: TrainingSetup = DEFAULT_SETUP,
     precision: Precision = "bf16",
-) -> Framework | None:
+) -> Framework | None:  # fmt: skip
     """Return the first framework that accepts a layout, the simplest first; None if none does.
 
     A stack that its user named goes before all.
@@ -71,12 +68,9 @@ def framework_of(
 
 
 def runnable(
-    layout: Layout,
-    transformer: Transformer,
-    *,
-    setup: TrainingSetup = DEFAULT_SETUP,
+    layout: Layout, transformer: Transformer, *, setup: TrainingSetup = DEFAULT_SETUP,
     precision: Precision = "bf16",
-) -> str | None:
+) -> str | None:  # fmt: skip
     """Return why no framework runs a layout; None where one does."""
     if framework_of(layout, transformer, setup=setup, precision=precision):
         return None
@@ -94,15 +88,9 @@ def runnable(
 
 
 def command(
-    layout: Layout,
-    transformer: Transformer,
-    *,
-    group: str,
-    nodes: int,
-    per_node: int,
-    setup: TrainingSetup = DEFAULT_SETUP,
-    precision: Precision = "bf16",
-) -> Command:
+    layout: Layout, transformer: Transformer, *, group: str, nodes: int, per_node: int,
+    setup: TrainingSetup = DEFAULT_SETUP, precision: Precision = "bf16",
+) -> Command:  # fmt: skip
     """Return how to run one layout on equal machines.
 
     Data parallelism alone runs on PyTorch (ZeRO 0 and 3) or DeepSpeed (ZeRO 1 and 2, offload);

@@ -17,14 +17,9 @@ _SCHEDULES: Final[dict[str, str]] = {
 
 
 def torchtitan_line(
-    layout: Layout,
-    transformer: Transformer,
-    *,
-    nodes: int,
-    per_node: int,
-    setup: TrainingSetup,
+    layout: Layout, transformer: Transformer, *, nodes: int, per_node: int, setup: TrainingSetup,
     precision: Precision,
-) -> str:
+) -> str:  # fmt: skip
     """Return the whole command; the model is a configuration of the user's, by two variables."""
     words = [
         torchrun(nodes, per_node),
@@ -65,14 +60,9 @@ _LOSSES: Final[dict[str, str]] = {
 
 
 def torchtune_line(
-    layout: Layout,
-    transformer: Transformer,
-    *,
-    nodes: int,
-    per_node: int,
-    setup: TrainingSetup,
+    layout: Layout, transformer: Transformer, *, nodes: int, per_node: int, setup: TrainingSetup,
     precision: Precision,
-) -> str:
+) -> str:  # fmt: skip
     """Return the command of a recipe; model and data are a configuration of the user's."""
     is_alone = nodes * per_node == 1
     kind = "lora" if setup.has_adapters else "full"

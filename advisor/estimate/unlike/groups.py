@@ -96,19 +96,11 @@ class OnGroups:
         return sum(g.count for g in self.groups)
 
     def choice(
-        self,
-        name: str,
-        step_s: float,
-        log_sd: float,
-        *,
-        ledgers: Mapping[str, Ledger],
-        parts_s: Mapping[str, float],
-        details: Mapping[str, Any],
-        samples: Mapping[str, float] | None = None,
-        layouts: Mapping[str, Layout] | None = None,
-        commands: tuple[Command, ...] = (),
-        notes: tuple[str, ...] = (),
-    ) -> Answer:
+        self, name: str, step_s: float, log_sd: float, *, ledgers: Mapping[str, Ledger],
+        parts_s: Mapping[str, float], details: Mapping[str, Any],
+        samples: Mapping[str, float] | None = None, layouts: Mapping[str, Layout] | None = None,
+        commands: tuple[Command, ...] = (), notes: tuple[str, ...] = (),
+    ) -> Answer:  # fmt: skip
         """Return a way that uses all machines of the cluster.
 
         ``ledgers``: of the fullest device, by the groups' labels [bytes]; ``parts_s`` are what a

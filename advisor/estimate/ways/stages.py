@@ -250,12 +250,9 @@ def _grouped(case: OnGroups) -> Answer:
         for u in _micro_batches(case, held):
             try:
                 cut = grouped_pipeline(
-                    groups,
-                    u,
-                    -(-case.global_batch // u),
-                    send_s=_send_s(case, held, u),
+                    groups, u, -(-case.global_batch // u), send_s=_send_s(case, held, u),
                     memory=_memory(case, u),
-                )
+                )  # fmt: skip
             except PlanningError as error:
                 problem = error
                 continue
@@ -451,12 +448,9 @@ def _pipeline_group(case: OnGroups, part: Machines) -> PipelineGroup:
 
 
 def _best_ministages(
-    case: OnGroups,
-    groups: Sequence[PipelineGroup],
-    parts: Sequence[Machines],
-    *,
+    case: OnGroups, groups: Sequence[PipelineGroup], parts: Sequence[Machines], *,
     may_offload: bool,
-) -> AsymmetricPlan:
+) -> AsymmetricPlan:  # fmt: skip
     model = case.model
     table, blocks = model.table, model.blocks
     boundary = table.output_bytes[table.is_block].max()
