@@ -166,10 +166,10 @@ class UnitProblem:
         )  # fmt: skip
 
     def _updated(self, layout: Layout) -> float:
-        """Return the share of the parameters that a device updates, each for itself at a time."""
+        """Return the share of the parameters that a device updates; a stage's is the mean one."""
         if "optimizer" in layout.offload:
             return 0.0
-        return 1.0 / layout.dp if layout.zero_stage else 1.0
+        return 1.0 / (layout.tp * layout.pp * (layout.dp if layout.zero_stage else 1))
 
     def on_host_bytes(self, layout: Layout, micro_batch: Floats) -> Floats:
         """Return the host memory that a machine's devices take for offloading [bytes]."""

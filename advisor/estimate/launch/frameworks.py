@@ -18,7 +18,8 @@ from advisor.collectors.format import Told
 from advisor.estimate.case import StepCase, is_laid_out_by_shape
 from advisor.estimate.launch import recorded_script
 from advisor.estimate.launch.megatron import command_line
-from advisor.estimate.launch.torchtitan import torchtitan_line, torchtune_line
+from advisor.estimate.launch.torchtitan import torchtitan_line
+from advisor.estimate.launch.torchtune import torchtune_line
 from advisor.estimate.launch.trainer import deepspeed_command, trainer_command
 from advisor.estimate.ways.recorded_units import UnitModel
 from advisor.planners.core import (
