@@ -263,14 +263,22 @@ class _Tries:
             best = first
             for value in values:
                 one = self._with(first, name, value)
-                # What does not go with the layout that was fixed may go with another.
-                one = self._ask({name: value}) if isinstance(one, str) else one
+                if isinstance(one, str):
+                    one = self._elsewhere(first, name, value)
                 if isinstance(one, str):
                     refused[_flag(name, value)] = one
                 elif one is not None and _gains(best, one):
                     best = one
                     found.append(one)
         return found, refused
+
+    def _elsewhere(self, first: _Asked, name: str, value: Any) -> _Asked | str:
+        """Return what goes not with the layout that was fixed, but with another of its own."""
+        one = self._ask({name: value})
+        if isinstance(one, str):
+            return one
+        own = {k: v for k, v in _layout_words(one.layout).items() if k in first.given}
+        return self._ask(own | {name: value})
 
     def _with(self, state: _Asked, name: str, value: Any) -> _Asked | str | None:
         """Return a state with one word more; None where it is so already."""
