@@ -3,6 +3,7 @@
 AdvisorError                 exit code 1
 ├── UsageError               2  a value on the command line makes no sense
 ├── DoesNotRunError          3  the job cannot run on the machines that were named
+│   └── DoesNotFitError      3  it is memory that they lack
 ├── CatalogueError           1  the catalogue cannot be read or lacks what was asked for
 ├── RunError                 1  a recorded run is missing, empty, corrupt or lacks a fact
 │   └── NotKnownError        3  it was recorded, but too little of it to answer from
@@ -43,6 +44,10 @@ class DoesNotRunError(AdvisorError):
     """The question was understood, and the answer is that the job cannot run on these machines."""
 
     exit_code = 3
+
+
+class DoesNotFitError(DoesNotRunError):
+    """It is memory that these machines lack: something may make the job fit."""
 
 
 class CatalogueError(AdvisorError):

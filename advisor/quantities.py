@@ -384,7 +384,8 @@ def percent_text(share: float, decimals: int = 0, *, signed: bool = False) -> st
     >>> percent_text(0.163), percent_text(0.163, 1), percent_text(0.163, signed=True)
     ('16 %', '16.3 %', '+16 %')
     """
-    return f"{100 * share:{'+' if signed else ''},.{decimals}f} %"
+    shown = round(100 * share, decimals) + 0.0  # no minus before nothing
+    return f"{shown:{'+' if signed else ''},.{decimals}f} %"
 
 
 def usd_text(usd: float) -> str:

@@ -81,6 +81,7 @@ def drawn() -> LayoutCase:
             activation_scale=one_of(1.0, 1.2), keeps_gradients=one_of(0, 1),
             splits_inputs=one_of(0, 1), gathers_whole=one_of(0, 1),
             gradient_shard_bytes=one_of(0.0, 4.0), reduce_bucket_elements=one_of(0.0, 5e6),
+            offload_takes_gradients=one_of(0, 1),
             is_ring_balanced=one_of(0, 1), stops_early=one_of(0, 1),
             selective_gemm=one_of(0.0, 0.5), adapter_flop=one_of(0.0, 2e6),
             adapter_product_bytes=one_of(0.0, 3e4), adapter_sum_bytes=one_of(0.0, 5e4),
@@ -327,14 +328,15 @@ def states(r: Any) -> float:
     if r.zero_stage == 1 and not moves:
         found += r.gradient_shard_bytes * trained / ranks
     if r.zero_stage == 1 or moves:
-        found += 4 * min(trained, r.reduce_bucket_elements)
+        found += 4 * min(trained, 5e8 if moves else r.reduce_bucket_elements)
     return found
 
 
 def moves_gradients(r: Any, ranks: float) -> bool:
     """Whether DeepSpeed sends gradients to the host as they come (ZeRO-Offload, 2021)."""
-    is_deepspeed = r.gradient_shard_bytes > 0
-    return bool(r.offloads_optimizer and is_deepspeed and (r.zero_stage >= 2 or ranks == 1))
+    return bool(
+        r.offloads_optimizer and r.offload_takes_gradients and (r.zero_stage >= 2 or ranks == 1)
+    )
 
 
 def is_core(r: Any) -> bool:

@@ -14,9 +14,10 @@ from advisor.planners.core.errors import GIB, PlanningError
 from advisor.planners.core.layout_case import LayoutParameters, UnitTimes
 from advisor.planners.core.nouns import Layout
 from advisor.planners.core.setup import Transformer
+from advisor.planners.layouts.frameworks import layout_columns
 from advisor.planners.layouts.mixed import MachineGroup, apportion, search_mixed
 from advisor.planners.layouts.problem import LayoutProblem, SearchSpace
-from advisor.planners.memory.transformers import MemoryConstants
+from advisor.planners.memory.transformers import MemoryConstants, needed_of
 
 A100 = Machines(
     flop_per_s=271e12,
@@ -148,7 +149,7 @@ def test_a_stage_over_two_groups_of_one_machine_is_a_stage_of_that_machine(
     twice = search_mixed([held(A100, 2), held(A100, 2)], 64, space=told(tp, pp))
     assert apart.step_s == pytest.approx(twice.step_s, rel=1e-9)
     assert any(len(groups) == 2 for groups in apart.groups_by_stage)
-    assert all(used > 0 for used in apart.memory_bytes)
+    assert all(float(needed_of(one)) > 0 for one in apart.ledgers)
 
 
 @pytest.mark.parametrize(("tp", "pp"), [(8, 1), (4, 1), (8, 2)])
@@ -238,7 +239,11 @@ def test_two_groups_of_one_machine_take_what_one_group_takes(data: st.DataObject
         return
     found = search_mixed(groups, layout.global_batch, space=space)
     assert found.step_s == pytest.approx(whole.step_s, rel=1e-9)
-    assert max(found.memory_bytes) == pytest.approx(whole.memory_bytes, rel=1e-9)
+    fullest = max(found.ledgers, key=lambda one: float(needed_of(one)))
+    of_whole = problem.ledger(layout_columns(layout))
+    assert {name: float(one) for name, one in fullest.items()} == pytest.approx(
+        {name: float(one) for name, one in of_whole.items()}, rel=1e-9
+    )
 
 
 def test_no_group_is_filled_beyond_its_devices() -> None:
@@ -247,6 +252,6 @@ def test_no_group_is_filled_beyond_its_devices() -> None:
     groups = [held(A100), held(small)]
     space = SearchSpace(tp=1, pp=2, micro_batch=2, zero_stages=(0,), recomputes=("none",))
     found = search_mixed(groups, 64, space=space)
-    for place, used in zip(found.order, found.memory_bytes, strict=True):
-        assert used <= groups[place].problem.capacity_bytes
+    for place, terms in zip(found.order, found.ledgers, strict=True):
+        assert needed_of(terms) <= groups[place].problem.capacity_bytes
     assert len(set(found.layers)) == 2

@@ -23,10 +23,11 @@ from advisor.planners.links.gradients import data_parallel_step
 from advisor.planners.memory.recorded_steps import (
     MemoryParameters,
     UnitTable,
-    base_bytes,
+    base_ledger,
     offloaded_bytes,
-    unit_state_bytes,
+    parameter_ledger,
 )
+from advisor.planners.memory.transformers import without_terms
 from advisor.planners.step.model_units import transformer_blocks, work_units
 
 WORK = transformer()
@@ -52,9 +53,8 @@ def moved(
 
 def on_device(*kinds: str, tp: int, dp: int, zero: int) -> float:
     """Bytes of states on one device, without the allocator's slack."""
-    states = unit_state_bytes(
-        WORK, TABLE, tp=tp, dp=dp, zero_stage=zero, offload=frozenset(kinds), memory=MEMORY
-    )
+    each = parameter_ledger(WORK, dp=dp, zero_stage=zero, offload=frozenset(kinds), memory=MEMORY)
+    states = TABLE.held_parameters(tp) * without_terms(each)
     return float(states.sum()) / MEMORY.slack
 
 
@@ -337,7 +337,7 @@ def test_a_step_of_one_stage_is_its_parts() -> None:
     assert found.log_sd == pytest.approx(np.hypot(0.3, float(columns.log_sd)))
     assert found.layout == layout
     kept = float(TABLE.kept_bytes(2, "kept").sum() + TABLE.live_bytes(2, "kept"))
-    used = base_bytes(WORK, np.array(2.0), MEMORY) + one.state_bytes(layout).sum()
+    used = without_terms(base_ledger(WORK, 2.0, MEMORY)) + one.state_bytes(layout).sum()
     assert found.memory_bytes == pytest.approx(float(used) + MEMORY.slack * 2 * kept)
 
 
@@ -368,7 +368,7 @@ def test_a_step_of_two_stages_is_the_slowest_of_them_and_what_fills_the_pipeline
     kept, state = MEMORY.slack * 2 * TABLE.kept_bytes(2, "kept"), one.state_bytes(layout)
     stage = (state[:cut].sum() + 2 * kept[:cut].sum(), state[cut:].sum() + kept[cut:].sum())
     beside = MEMORY.slack * 2 * TABLE.live_bytes(2, "kept")
-    beside += float(base_bytes(WORK, np.array(2.0), MEMORY))
+    beside += float(without_terms(base_ledger(WORK, 2.0, MEMORY)))
     assert found.memory_bytes == pytest.approx(max(stage) + beside)
     assert float(one.least_s(layout, np.array([2.0]), np.array([4.0]))[0]) <= pipeline
     # With next to no room nothing is cut, and the mean stage says by how much it misses.

@@ -16,17 +16,18 @@ from advisor.estimate import case
 from advisor.machines import devices
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.layout_case import UnitTimes
-from advisor.planners.core.nouns import Link, Node, Recompute, Work
+from advisor.planners.core.nouns import Layout, Link, Node, Recompute, Work
 from advisor.planners.layouts.pipeline import replay_s
-from advisor.planners.layouts.problem import SearchSpace
+from advisor.planners.layouts.problem import Found, SearchSpace
 from advisor.planners.layouts.unit_search import UnitProblem, search_units
 from advisor.planners.links.gradients import data_parallel_step
 from advisor.planners.memory.recorded_steps import (
     UnitTable,
-    base_bytes,
+    base_ledger,
+    parameter_ledger,
     training_memory_bytes,
-    unit_state_bytes,
 )
+from advisor.planners.memory.transformers import without_terms
 from advisor.planners.step.model_units import (
     TransformerBlocks,
     transformer_blocks,
@@ -145,12 +146,10 @@ def test_tensor_parallel_divides_products_and_leaves_norms() -> None:
 @pytest.mark.parametrize("zero", [0, 1, 2])
 def test_memory_of_all_units_is_the_models(zero: int) -> None:
     model = problem_of(transformer())
-    state = unit_state_bytes(
-        model.work, model.table, tp=1, dp=4, zero_stage=zero, offload=frozenset(),
-        memory=model.memory,
-    )  # fmt: skip
+    each = parameter_ledger(model.work, dp=4, zero_stage=zero, memory=model.memory)
+    state = model.table.held_parameters(1) * without_terms(each)
     kept = model.memory.slack * 8 * model.table.kept_bytes(1, "kept").sum()
-    used = float(base_bytes(model.work, np.array(8.0), model.memory)) + state.sum() + kept
+    used = float(without_terms(base_ledger(model.work, 8.0, model.memory))) + state.sum() + kept
     expected = training_memory_bytes(model.work, 8, dp=4, zero_stage=zero, parameters=model.memory)
     assert used == pytest.approx(float(expected))
 
@@ -269,7 +268,7 @@ def test_what_does_not_fit_whole_is_sharded_recomputed_or_offloaded() -> None:
 
 def test_offloading_needs_host_memory() -> None:
     work = transformer(blocks=12, hidden=1024)
-    of = problem_of(work, count=1, memory_bytes=4.8e9)
+    of = problem_of(work, count=1, memory_bytes=3.4e9)
     assert search_units(of, 1, 4).layout.offload
     poor = replace(of, node=replace(of.node, memory_bytes=1e8))
     with pytest.raises(PlanningError):
@@ -364,3 +363,21 @@ def test_faster_workers_of_a_group_take_more_micro_batches() -> None:
     counts = found.counts[found.order.index(0)]
     assert counts == (6, 3)
     assert sum(found.counts[found.order.index(1)]) == 9
+
+
+@pytest.mark.parametrize("layout", [
+    Layout(micro_batch=2), Layout(micro_batch=2, recompute="full"),
+    Layout(dp=4, micro_batch=2, accumulation_steps=2, zero_stage=3),
+    Layout(pp=2, dp=2, micro_batch=2, accumulation_steps=4),
+    Layout(tp=2, dp=2, micro_batch=2, recompute="full"),
+    Layout(micro_batch=1, offload=frozenset({"optimizer", "parameters"})),
+])  # fmt: skip
+def test_the_terms_of_units_sum_to_what_their_search_says(layout: Layout) -> None:
+    work = transformer(blocks=12, hidden=1024)
+    of = problem_of(work)
+    cut = of.cut(layout, Found())
+    assert cut is not None
+    said = of.over(cut, layout, layout.micro_batch * layout.accumulation_steps, Found())
+    terms = of.ledger(layout)
+    assert all(float(term) >= 0 for term in terms.values())
+    assert float(without_terms(terms)) == pytest.approx(said.memory_bytes)

@@ -18,12 +18,13 @@ from advisor.planners.memory.recorded_steps import (
     LARGE_SEGMENT_BYTES,
     SMALL_SEGMENT_BYTES,
     MemoryParameters,
-    base_bytes,
+    base_ledger,
     excess_bytes,
     largest_micro_batch,
     rounding_bytes,
     training_memory_bytes,
 )
+from advisor.planners.memory.transformers import without_terms
 
 PARAMETERS = MemoryParameters(
     context_bytes=1.0 * GIB, alone_context_bytes=0.8 * GIB, process_bytes=0.5 * GIB, slack=1.1,
@@ -154,7 +155,7 @@ def test_the_largest_micro_batch_is_the_last_of_a_scan(
 @given(st.integers(1, 64))
 def test_units_have_the_same_beside_them(b: int) -> None:
     """What the units keep and hold, with what is beside them, is the whole model's memory."""
-    base = float(base_bytes(RECORDED, np.array(float(b)), PARAMETERS))
+    base = float(without_terms(base_ledger(RECORDED, float(b), PARAMETERS)))
     units = PARAMETERS.slack * (16e6 + 1e6 * b)
     assert base + units == pytest.approx(needed(RECORDED, b, is_cpu=False, is_alone=False))
 

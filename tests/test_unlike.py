@@ -26,6 +26,7 @@ from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.nouns import Work
 from advisor.planners.core.setup import Precision, Transformer, transformer_parameters
 from advisor.planners.layouts.described_units import transformer_layers
+from advisor.planners.memory import without_terms
 from advisor.planners.memory.recorded_steps import recorded_activation_bytes
 from advisor.planners.step.describe import transformer_work
 from advisor.planners.step.model_units import TransformerBlocks, transformer_blocks, work_units
@@ -200,9 +201,12 @@ def test_shards_of_all_workers_are_the_whole_state(
     """ZeRO 1 divides the optimizer's state, 2 the gradients too, and nothing is lost."""
     cluster = parse_cluster(MIXED[0], predictor().catalogue)
     model = on(job_of(make_job, make()), cluster)
-    whole = float(model.law.state_bytes(1).sum())
-    buckets = float((model.law.state_bytes(8) - model.law.state_bytes(1)).sum())
-    one, two = (float(model.law.state_bytes(8, z).sum()) for z in (1, 2))
+
+    def each(workers: int, zero_stage: int = 0) -> float:
+        return float(without_terms(model.law.parameter(workers, zero_stage)))
+
+    whole, buckets = each(1), each(8) - each(1)
+    one, two = each(8, 1), each(8, 2)
     assert whole + buckets > one > two
     optimizer = (whole + buckets - one) * 8 / 7
     gradients = (one - buckets - two) * 8 / 7

@@ -48,7 +48,7 @@ from advisor.ask import (
 from advisor.cli.options import given_flags, predictor_of, print_json, put, run_argument, with_run
 from advisor.cli.terminal import check_drawable, is_terminal, show_plot, waiting
 from advisor.collectors import atomic, derive
-from advisor.errors import DoesNotRunError, UsageError
+from advisor.errors import DoesNotFitError, DoesNotRunError, UsageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,7 +287,7 @@ class Predict(Printed):
                     completion=question.completion,
                     known_network=question.constraints.known_network, predictor=predictor(),
                 )  # fmt: skip
-        except DoesNotRunError as error:
+        except DoesNotFitError as error:
             raise DoesNotRunError(str(error), hint=self._what_fits(predictor(), error)) from error
         self._write_step(predictor(), wanted, found)
         record = {"schema_version": answer.SCHEMA_VERSION, **found.to_record()}
@@ -300,10 +300,8 @@ class Predict(Printed):
         text = partial(words.prediction_text, record, width=width, has_memory=self.memory)
         put(record, text, as_json=self.as_json)
 
-    def _what_fits(self, predictor: estimate.Predictor, refused: DoesNotRunError) -> str:
-        """Return what makes it fit, where memory is what it does not run for."""
-        if "memory" not in str(refused) or self.on == "here":
-            return refused.hint
+    def _what_fits(self, predictor: estimate.Predictor, refused: DoesNotFitError) -> str:
+        """Return what makes it fit, and what the refusal says."""
         found = rank.fitting(
             self.question, predictor, gpu=self.gpu, on=self.on, count=self.count
         )  # fmt: skip

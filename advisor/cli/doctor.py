@@ -34,7 +34,7 @@ class Doctor(Printed):
     def __call__(self) -> None:
         from advisor.cli.commands import all_in_force
         from advisor.cli.program import VERBS, load_verb
-        from advisor.jobs import CALL_S, USUAL_CORE_SPEED
+        from advisor.jobs import call_s_on
 
         with waiting("measuring this machine", is_quiet=self.as_json):
             measured = watch.measure_and_remember() if self.again else watch.cached_or_measured()
@@ -60,8 +60,8 @@ class Doctor(Printed):
             for line in watch.sheet_lines(sheet):
                 typer.echo(line)
         if described.benchmark is not None:
-            took_s = CALL_S * USUAL_CORE_SPEED / described.benchmark.scalar_score
-            typer.echo(f"a script's call of PyTorch on a GPU here: {1e6 * took_s:.0f} us (--call)")
+            took_us = 1e6 * call_s_on(described.benchmark.scalar_score)
+            typer.echo(f"a script's call of PyTorch on a GPU here: {took_us:.0f} us (--call)")
         for ability in abilities:
             mark = "yes" if ability["is_there"] else "no "
             typer.echo(f"{mark}  {ability['what']}: {ability['remark']}")

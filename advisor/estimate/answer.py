@@ -33,6 +33,7 @@ from advisor.estimate.knowledge.layout_model import Outside
 from advisor.estimate.time_columns import CODE, TimeColumns, way_name
 from advisor.estimate.ways.data_parallel import data_parallel, memory_there
 from advisor.estimate.ways.model_parallel import OnMachine, on_machine, outside, space_on
+from advisor.estimate.ways.recorded_units import unit_model
 from advisor.jobs import Job, transformer_units
 from advisor.planners.core import GIB, Device, Layout
 from advisor.planners.goodput import NEGLIGIBLE_FRACTION
@@ -44,6 +45,7 @@ from advisor.planners.memory import (
     MemoryConstants,
     Term,
     deviation_bytes,
+    needed_of,
     without_terms,
     work_ledger,
 )
@@ -168,42 +170,69 @@ def memory_terms(
     ``Definition``, each with its interval and deviation; ``equations`` and ``sources`` of the
     terms; ``fits_probability``; ``decided_at``, what that had to be, where a layout was chosen.
     """
-    found: dict[str, Any] = {}
-    way = way_name(int(columns.way[row]))
-    if case.work.transformer is not None and way == "model parallel":
-        problem = on_machine(case, int(columns.type_index[row])).problem
-        asked = layout_columns(layout)
-        terms, constants = problem.ledger(asked), problem.memory
-        found["decided_at"] = case.space.sureness
-        if layout.pp > 1:
-            found["stages_gib"] = {
-                "first stage": _in_gib(problem.ledger(asked, "first")),
-                "last stage": _in_gib(problem.ledger(asked, "last")),
-            }
-    elif way == "data parallel" and device is not None:
-        constants = case.constants.memory
-        terms = work_ledger(
-            case.work, max(layout.micro_batch, 1), dp=layout.dp, zero_stage=layout.zero_stage,
-            is_cpu=device.kind == "cpu", accumulates=layout.accumulation_steps > 1,
-            parameters=constants,
-        )  # fmt: skip
-    else:
+    if device is None:
         return {}
-    read = {name: _reading(terms, constants, unseen) for name, unseen in UNSEEN.items()}
-    found |= {
-        "terms_gib": _in_gib(terms), "read_gib": read, "coverage": 0.9,
-        "equations": {name: TERMS[name][1] for name in terms},
-        "sources": {name: TERMS[name][2] for name in terms},
-    }  # fmt: skip
-    if device is not None:
-        needed = NormalDist(read["needed"]["value"], max(read["needed"]["sd"], 1e-9))
-        likely = needed.cdf(float(device.memory_bytes) / GIB)
-        found["fits_probability"] = likely
+    way, there = way_name(int(columns.way[row])), {"": device}
+    if way != "model parallel":
+        terms = row_ledger(case, columns, row, device)
+        return memory_record({"": terms}, case.constants.memory, there) if terms else {}
+    problem, asked = on_machine(case, int(columns.type_index[row])).problem, layout_columns(layout)
+    found = memory_record({"": problem.ledger(asked)}, problem.memory, there, case.space.sureness)
+    if layout.pp > 1:
+        found["stages_gib"] = {
+            "first stage": _in_gib(problem.ledger(asked, "first")),
+            "last stage": _in_gib(problem.ledger(asked, "last")),
+        }
     return found
 
 
+def row_ledger(case: StepCase, columns: TimeColumns, row: int, device: Device) -> Ledger:
+    """Return what a row's fullest device holds of recorded work, by term; empty if unknown."""
+    way, layout = way_name(int(columns.way[row])), columns.layout(row)
+    if way == "recorded units":
+        return unit_model(case).problem(int(columns.type_index[row])).ledger(layout)
+    if way != "data parallel":
+        return {}
+    return work_ledger(
+        case.work, max(layout.micro_batch, 1), dp=layout.dp, zero_stage=layout.zero_stage,
+        is_cpu=device.kind == "cpu", accumulates=layout.accumulation_steps > 1,
+        parameters=case.constants.memory,
+    )  # fmt: skip
+
+
+def memory_record(
+    ledgers: Mapping[str, Ledger], constants: MemoryConstants, devices: Mapping[str, Device],
+    decided_at: float | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Return what is told of the fullest device's memory, and by term of each group's.
+
+    ``ledgers``: of the fullest device, by group; ``devices``: likewise; ``decided_at``: how likely
+    a layout had to fit.
+    """
+    spare = {name: _spare_sds(one, constants, devices[name]) for name, one in ledgers.items()}
+    fullest = min(spare, key=spare.__getitem__)
+    terms = ledgers[fullest]
+    found: dict[str, Any] = {} if decided_at is None else {"decided_at": decided_at}
+    if len(ledgers) > 1:
+        found["group"] = fullest
+        found["stages_gib"] = {name: _in_gib(one) for name, one in ledgers.items()}
+    return found | {
+        "terms_gib": _in_gib(terms), "coverage": 0.9,
+        "fits_probability": NormalDist().cdf(spare[fullest]),
+        "read_gib": {name: _reading(terms, constants, unseen) for name, unseen in UNSEEN.items()},
+        "equations": {name: TERMS[name][1] for name in terms},
+        "sources": {name: TERMS[name][2] for name in terms},
+    }  # fmt: skip
+
+
+def _spare_sds(terms: Ledger, constants: MemoryConstants, device: Device) -> float:
+    """Return what a device has beyond its terms, in standard deviations of them."""
+    sd = max(float(deviation_bytes(terms, constants)), 1.0)
+    return (device.memory_bytes - float(needed_of(terms))) / sd
+
+
 def _in_gib(terms: Ledger) -> dict[str, float]:
-    return {name: float(term) / GIB for name, term in terms.items() if float(term) > 0}
+    return {name: float(terms[name]) / GIB for name in TERMS if float(terms.get(name, 0.0)) > 0}
 
 
 def _reading(
@@ -252,20 +281,14 @@ def offer_of(catalogue: Catalogue, offers: Offers, row: int) -> Offer:
     source = offers.source(row)
     pricing: Pricing = offers.pricing[row].item()
     return Offer(
-        provider=str(types.provider[i]),
-        instance_type=str(types.name[i]),
-        region=str(offers.regions[offers.region_index[row]]),
-        pricing=pricing,
-        price_usd_per_h=float(offers.price_usd_per_h[row]),
-        accelerator=name or None,
-        accelerators=float(types.accelerator_count[i]) if name else 0.0,
-        vcpus=int(types.vcpus[i]),
-        memory_gib=float(types.memory_bytes[i]) / GIB,
-        terms=_terms(offers, row),
-        price_as_of=source.day_of(pricing),
-        price_kind=source.kind_of(pricing),
+        provider=str(types.provider[i]), instance_type=str(types.name[i]),
+        region=str(offers.regions[offers.region_index[row]]), pricing=pricing,
+        price_usd_per_h=float(offers.price_usd_per_h[row]), accelerator=name or None,
+        accelerators=float(types.accelerator_count[i]) if name else 0.0, vcpus=int(types.vcpus[i]),
+        memory_gib=float(types.memory_bytes[i]) / GIB, terms=_terms(offers, row),
+        price_as_of=source.day_of(pricing), price_kind=source.kind_of(pricing),
         price_status=source.status_of(pricing),
-    )
+    )  # fmt: skip
 
 
 def _terms(offers: Offers, row: int) -> str:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.estimate.case import StepCase, is_laid_out_by_shape
+from advisor.errors import DoesNotFitError
+from advisor.estimate.case import SPACE, StepCase, is_laid_out_by_shape
 from advisor.estimate.completion import campaign_law
 from advisor.estimate.knowledge.layout_model import trained_share
 from advisor.estimate.time_columns import STATUSES, TimeColumns
@@ -32,7 +33,7 @@ from advisor.estimate.ways.model_parallel import (
 from advisor.estimate.ways.recorded_units import GAIN, could_gain, improved, unit_model
 from advisor.machines import assumed_network_log_sd, host_needed_bytes
 from advisor.planners.core import GIB, PlanningError, put
-from advisor.planners.layouts import INDISTINGUISHABLE, check, nothing_fits
+from advisor.planners.layouts import INDISTINGUISHABLE, POSSIBLE, SearchSpace, check, nothing_fits
 from advisor.planners.step import Devices, half_peaks, model_flop_per_token, step_time
 
 Floats = NDArray[np.float64]
@@ -59,6 +60,25 @@ def best_columns(
         if way.applies(case):
             columns = way.columns(case, columns)
     return believing(case, _with_assumed_networks(case, columns))
+
+
+Found = TypeVar("Found")
+
+
+def rented_or_possible(
+    answer: Callable[[SearchSpace | None], Found], space: SearchSpace | None
+) -> Found:
+    """Return the answer of machines that are named: as surely as what is rented must fit.
+
+    Where nothing fits so, what is as likely to fit as not.
+    """
+    try:
+        return answer(space)
+    except (PlanningError, DoesNotFitError) as error:
+        usual = space or SPACE
+        if error.exit_code != 3 or usual.sureness == POSSIBLE:
+            raise
+    return answer(replace(usual, sureness=POSSIBLE))
 
 
 def _log_usual(case: StepCase, columns: TimeColumns) -> Floats:

@@ -23,7 +23,7 @@ from advisor.catalogue import Accelerator, TypeColumns
 from advisor.collectors.derive import MOST_RATIO, ratio
 from advisor.estimate.knowledge.layout_model import LayoutModel, load
 from advisor.estimate.time_columns import CODE, TimeColumns, no_times
-from advisor.jobs import ACTUAL_LOG_SD, USUAL_CORE_SPEED, Job, data_in_s
+from advisor.jobs import ACTUAL_LOG_SD, CALL_S, Job, call_s_on, data_in_s
 from advisor.machines import (
     calibration_parameters,
     device_parameters,
@@ -527,7 +527,7 @@ class StepCase:
         """
         if self.work.call_s is None or self.work.is_host_known:
             return np.ones(len(type_index))
-        speed = self.fleet.core_speed[type_index] / USUAL_CORE_SPEED
+        speed = CALL_S / call_s_on(self.fleet.core_speed[type_index])
         near = np.exp2(np.round(np.log2(speed) * 6) / 6)
         is_known = np.isfinite(near) & self.fleet.is_accelerated[type_index]
         return np.where(is_known, np.clip(near, 0.5, 2.0), 1.0)

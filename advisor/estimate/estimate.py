@@ -8,7 +8,6 @@ from dataclasses import fields, replace
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from advisor.answer import Answer, Candidate, CompletionWay, Configuration, Offer, to_record
 from advisor.catalogue import Catalogue, Offers, Pricing, TableRow, TypeColumns
@@ -18,7 +17,13 @@ from advisor.collectors.watch import (
     cached_sheets,
     describe_host,
 )
-from advisor.errors import AdvisorError, DoesNotRunError, NotKnownError, UsageError
+from advisor.errors import (
+    AdvisorError,
+    DoesNotFitError,
+    DoesNotRunError,
+    NotKnownError,
+    UsageError,
+)
 from advisor.estimate.answer import (
     beside_steps,
     interruptions,
@@ -29,8 +34,8 @@ from advisor.estimate.answer import (
     waits,
     whole_run,
 )
-from advisor.estimate.best import refusal
-from advisor.estimate.case import SPACE, StepCase
+from advisor.estimate.best import refusal, rented_or_possible
+from advisor.estimate.case import StepCase
 from advisor.estimate.completion import Completion, Rent, SideCosts, on_demand, on_recorded_machine
 from advisor.estimate.knowledge.learned import asked_of_cost, direct_cost
 from advisor.estimate.knowledge.step_facts import StepFacts, price_facts
@@ -47,7 +52,7 @@ from advisor.machines import (
     suite_device,
 )
 from advisor.planners.core import GIB, Device, PlanningError
-from advisor.planners.layouts import POSSIBLE, SearchSpace
+from advisor.planners.layouts import SearchSpace
 from advisor.planners.step import runs_as
 from advisor.words import input_words, units_words
 
@@ -96,12 +101,10 @@ def estimate_on_type(
     """
     _check_count(count)
     row = predictor.catalogue.instance_type(instance_type, provider=provider)
-    columns, space = _possible(
-        predictor, job, np.array([row.index]), np.array([count]), space,
-        known_network=known_network,
-    )  # fmt: skip
     where = f"{count} x {row.name} ({row.provider})"
-    _check_status(predictor, job, columns, where, space=space, known_network=known_network)
+    columns, case, space = _laid_out(
+        predictor, job, where, (row.index, count), space, known_network=known_network
+    )
     device = predictor.device_of(row.index, job)
     pricing: Pricing = "on-demand" if completion in (None, "on-demand") else "spot"
     offers, offer = predictor.cheapest(row, pricing=pricing)
@@ -119,9 +122,6 @@ def estimate_on_type(
             accelerators=row.accelerator_count if row.accelerator else 0.0,
             vcpus=int(row.vcpus or 0), memory_gib=(row.memory_bytes or 0.0) / GIB,
         )  # fmt: skip
-    case = None if job.work is None else predictor.case(
-        job, space=space, known_network=known_network
-    )  # fmt: skip
     found = _estimate(
         predictor, job, columns, (rented, count), device, coverage, case, of_type=row, space=space
     )
@@ -161,14 +161,10 @@ def estimate_on_gpu(
             hint="name a machine: --on g5.xlarge",
         )
     device = _accelerator(gpu)
-    card = Offer(
-        provider="", instance_type=device.name, region="", pricing="given",
-        price_usd_per_h=math.nan, accelerator=device.name, accelerators=1.0, vcpus=0,
-        memory_gib=0.0,
-    )  # fmt: skip
     return on_device(
-        predictor, job, device, (card, count), coverage, space, known_network=known_network
-    )
+        predictor, job, device, (_card(device), count), coverage, space,
+        known_network=known_network,
+    )  # fmt: skip
 
 
 def estimate_here(
@@ -215,16 +211,11 @@ def machine_here(
         )
     is_cpu = device.kind == "cpu"
     offer = Offer(
-        provider=PROVIDER,
-        instance_type=described.cpu_model if is_cpu else device.name,
-        region="this machine",
-        pricing="own",
-        price_usd_per_h=price_usd_per_h,
-        accelerator=None if is_cpu else device.name,
-        accelerators=0.0 if is_cpu else float(count),
-        vcpus=described.logical_cpus,
-        memory_gib=described.memory_limit_bytes / GIB,
-    )
+        provider=PROVIDER, instance_type=described.cpu_model if is_cpu else device.name,
+        region="this machine", pricing="own", price_usd_per_h=price_usd_per_h,
+        accelerator=None if is_cpu else device.name, accelerators=0.0 if is_cpu else float(count),
+        vcpus=described.logical_cpus, memory_gib=described.memory_limit_bytes / GIB,
+    )  # fmt: skip
     return device, offer, is_recorded
 
 
@@ -234,44 +225,65 @@ def on_device(
 ) -> Answer:  # fmt: skip
     """Estimate a job on a device, or several, in machines that nobody sells, or in this one."""
     offer, count = machine
-    where = f"{count} x {device.name}"
-    if offer.provider == PROVIDER:
-        where, cards = "this machine", round(offer.accelerators) or 1
-        row = predictor.catalogue.accelerators.get(device.name)
-        lone, machines = lone_fleet(device, cards, row), 1
-    else:
-        lone, machines = lone_machines(device, count, predictor.catalogue)
+    fleet, row, machines, where = _on(predictor, device, machine)
     if machines > 1:
         each = count // machines
         offer = replace(offer, instance_type=f"{each}x{device.name}", accelerators=float(each))
         machine = offer, machines
-    lone = replace(lone, is_recorded=is_recorded)
-    asked: dict[str, Any] = {"fleet": lone, "known_network": known_network}
-    columns, space = _possible(predictor, job, np.array([0]), np.array([machines]), space, **asked)
-    _check_status(predictor, job, columns, where, space=space, **asked)
+    columns, case, space = _laid_out(
+        predictor, job, where, (row, machines), space, known_network=known_network,
+        fleet=replace(fleet, is_recorded=is_recorded),
+    )  # fmt: skip
     return _estimate(
-        predictor, job, columns, machine, device, coverage,
-        None if job.work is None else predictor.case(job, space=space, **asked),
+        predictor, job, columns, machine, device, coverage, case,
         is_recorded=is_recorded and is_answer(job, space), space=space,
     )  # fmt: skip
 
 
-def _possible(
-    predictor: Predictor, job: Job, kind: NDArray[np.int64], count: NDArray[np.int64],
-    space: SearchSpace | None, **asked: Any,
-) -> tuple[TimeColumns, SearchSpace | None]:  # fmt: skip
-    """Return the columns of one row, and the space in which its layout was found.
+# Machines, the row and number of those that are meant, and what they are called.
+Meant = tuple[TypeColumns, int, int, str]
 
-    Where nothing fits as surely as what is rented must, what is as likely to fit as not.
+
+def _on(predictor: Predictor, device: Device, machine: tuple[Offer, int]) -> Meant:
+    """Return machines with a device that nobody sells, or this one."""
+    offer, count = machine
+    if offer.provider == PROVIDER:
+        row, cards = predictor.catalogue.accelerators.get(device.name), round(offer.accelerators)
+        return lone_fleet(device, cards or 1, row), 0, 1, "this machine"
+    fleet, machines = lone_machines(device, count, predictor.catalogue)
+    return fleet, 0, machines, f"{count} x {device.name}"
+
+
+def _card(device: Device) -> Offer:
+    """Return an accelerator as if it were sold alone."""
+    return Offer(
+        provider="", instance_type=device.name, region="", pricing="given",
+        price_usd_per_h=math.nan, accelerator=device.name, accelerators=1.0, vcpus=0,
+        memory_gib=0.0,
+    )  # fmt: skip
+
+
+def _laid_out(
+    predictor: Predictor, job: Job, where: str, machines: tuple[int, int],
+    space: SearchSpace | None, **asked: Any,
+) -> tuple[TimeColumns, StepCase | None, SearchSpace | None]:  # fmt: skip
+    """Return the columns of one row, of what they were asked, and the space of its layout.
+
+    ``machines``: its type and their number.
+
+    Raises DoesNotRunError, UsageError or NotKnownError if the job has no estimate there.
     """
-    columns = predictor.step_columns(job, kind, count, space=space, **asked)
-    usual = space or SPACE
-    is_full = columns.status[0] == CODE["does_not_fit_in_memory"] and job.work is not None
-    if not is_full or usual.sureness == POSSIBLE:
-        return columns, space
-    wider = replace(usual, sureness=POSSIBLE)
-    found = predictor.step_columns(job, kind, count, space=wider, **asked)
-    return found, wider
+
+    def found(
+        space: SearchSpace | None,
+    ) -> tuple[TimeColumns, StepCase | None, SearchSpace | None]:
+        kind, count = (np.array([one]) for one in machines)
+        columns = predictor.step_columns(job, kind, count, space=space, **asked)
+        case = None if job.work is None else predictor.case(job, space=space, **asked)
+        _check_status(job, columns, case, where)
+        return columns, case, space
+
+    return rented_or_possible(found, space)
 
 
 def _check_count(count: int) -> None:
@@ -282,8 +294,8 @@ def _check_count(count: int) -> None:
 def machines_asked(
     predictor: Predictor, job: Job, *, on: str | None = None, gpu: str | None = None,
     count: int = 1,
-) -> tuple[TypeColumns, int, int, str]:  # fmt: skip
-    """Return machines, the row and number of those that are meant, and what they are called.
+) -> Meant:  # fmt: skip
+    """Return the machines that are named.
 
     Raises UsageError if not exactly one of ``on`` and ``gpu`` is given, or one is unknown.
     """
@@ -291,13 +303,11 @@ def machines_asked(
         raise UsageError("name either --on or --gpu", hint="--gpu RTX-4090, or --on aws:g5.xlarge")
     _check_count(count)
     if on == PROVIDER:
-        device, _, _ = machine_here(job, measures=False)
-        row = predictor.catalogue.accelerators.get(device.name)
-        return lone_fleet(device, 1, row), 0, 1, "this machine"
+        device, offer, _ = machine_here(job, measures=False)
+        return _on(predictor, device, (offer, 1))
     if gpu is not None:
         device = _accelerator(gpu)
-        fleet, machines = lone_machines(device, count, predictor.catalogue)
-        return fleet, 0, machines, f"{count} x {device.name}"
+        return _on(predictor, device, (_card(device), count))
     provider, _, name = str(on).rpartition(":")
     found = predictor.catalogue.instance_type(name, provider=provider or None)
     return predictor.fleet_of(job), found.index, count, f"{count} x {found.name}"
@@ -317,16 +327,15 @@ def _accelerator(name: str) -> Device:
     return device
 
 
-def _check_status(
-    predictor: Predictor, job: Job, columns: TimeColumns, where: str, **case: Any
-) -> None:
-    """Refuse machines that the job does not run on; ``**case``: as the columns were asked."""
+def _check_status(job: Job, columns: TimeColumns, case: StepCase | None, where: str) -> None:
+    """Refuse machines that the job does not run on; ``case``: of what the columns were asked."""
     if columns.status[0]:
-        asked = None if job.work is None else predictor.case(job, **case)
-        why = refusal(asked, columns, 0)
+        why = refusal(case, columns, 0)
         if columns.status[0] == CODE["recorded_step_uncertain"]:
             raise NotKnownError(f"{job.name} cannot be estimated on {where}: {why}", hint=why.hint)
-        error = UsageError if why.exit_code == 2 else DoesNotRunError
+        is_full = columns.status[0] == CODE["does_not_fit_in_memory"] and case is not None
+        error: type[AdvisorError] = DoesNotFitError if is_full else DoesNotRunError
+        error = UsageError if why.exit_code == 2 else error
         raise error(f"{job.name} does not run on {where}: {why}", hint=why.hint)
 
 
@@ -390,6 +399,7 @@ def group_candidate(
     breakdown = completion.breakdown(0, rent)
     row = row_answer(job, columns, 0, coverage, None) | {
         "devices": choice.devices, "layout": layout_of_groups(choice), "way": choice.name,
+        "memory": choice.memory,
     }  # fmt: skip
     names = {offer.instance_type: offer.accelerator or offer.instance_type for offer, _ in rented}
     # Devices of several kinds have no common peak.

@@ -68,16 +68,10 @@ def _offer(group: ClusterGroup) -> Offer:
     """Return a machine of a group as it was given."""
     price = group.price_usd_per_h
     return Offer(
-        provider="",
-        instance_type=group.label,
-        region=group.region,
-        pricing="given",
-        price_usd_per_h=math.nan if price is None else price,
-        accelerator=group.part.name,
-        accelerators=float(group.node.devices),
-        vcpus=0,
-        memory_gib=group.node.memory_bytes / GIB,
-    )
+        provider="", instance_type=group.label, region=group.region, pricing="given",
+        price_usd_per_h=math.nan if price is None else price, accelerator=group.part.name,
+        accelerators=float(group.node.devices), vcpus=0, memory_gib=group.node.memory_bytes / GIB,
+    )  # fmt: skip
 
 
 def burden(one: Answer, objective: Objective) -> float:

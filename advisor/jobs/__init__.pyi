@@ -20,7 +20,7 @@ from .model_facts import stack_notes as stack_notes
 from .model_facts import transformer_units as transformer_units
 from .named import names_from as names_from
 from .recorded_work import CALL_S as CALL_S
-from .recorded_work import USUAL_CORE_SPEED as USUAL_CORE_SPEED
+from .recorded_work import call_s_on as call_s_on
 from .runs import ACTUAL_LOG_SD as ACTUAL_LOG_SD
 from .runs import FILE_NAME as FILE_NAME
 from .runs import PART as PART

@@ -22,7 +22,6 @@ from advisor.planners.core import (
     HOUR_S,
     STACKS,
     Device,
-    Loss,
     Stack,
     TrainingSetup,
     Work,
@@ -172,8 +171,9 @@ def stack_notes(work: Work | None) -> tuple[str, ...]:
         return ()
     if not work.setup.is_stack_assumed:
         return (f"software: {setup_words(work)}",)
-    loss = f"with {'an' if loss_of(work.setup) == 'eager' else 'a'} {loss_of(work.setup)} loss"
-    return (f"no stack was named: as {work.setup.stack} runs it, {loss}; --stack names another",)
+    loss = work.setup.computed_loss
+    said = f"as {work.setup.stack} runs it, with {'an' if loss == 'eager' else 'a'} {loss} loss"
+    return (f"no stack was named: {said}; --stack names another",)
 
 
 def described_anew(
@@ -250,7 +250,7 @@ def setup_words(work: Work) -> str:
     if not _has_attention(work):
         del said[1]
     if setup.loss or (work.transformer is not None and work.transformer.vocabulary):
-        said.append(f"{loss_of(setup)} loss")
+        said.append(f"{setup.computed_loss} loss")
     if setup.has_adapters:
         base = {16: "16-bit base", 8: "8-bit base (LLM.int8)", 4: "4-bit base (NF4)"}
         said.append(
@@ -274,11 +274,6 @@ def setup_words(work: Work) -> str:
         said.append("state sharded over the ranks")
     named = f"{setup.stack} {setup.release}".rstrip()
     return f"as {named} runs it: {', '.join(said)}"
-
-
-def loss_of(setup: TrainingSetup) -> Loss:
-    """Return how the loss is computed: as asked, as the stack has it, or as PyTorch does."""
-    return setup.loss or ("eager" if (facts := setup.facts) is None else facts.loss)
 
 
 def _has_attention(work: Work) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 from advisor.collectors.format import Columns, DeepStep, Loading, Recording, rows_of
 from advisor.planners.core import (
     PRECISION_BYTES,
+    Column,
     Layer,
     Loss,
     Moment,
@@ -43,10 +44,15 @@ from advisor.planners.step import (
 CALL_S: Final = 80e-6
 # CoreMark per virtual CPU of the usual host of a GPU: the median of the processors of the
 # catalogue's machines with GPUs that were measured [1/s]
-USUAL_CORE_SPEED: Final = 19_000.0
+_USUAL_CORE_SPEED: Final = 19_000.0
 # Traced as one call already, or no work at all; gradients are zeroed one by one anywhere
 # (``Optimizer.zero_grad`` takes lists only where the script asks for ``foreach``).
 _CALLED_AS_TRACED: Final = ("aten::_foreach", "aten::_fused", "profiler::", "aten::zero_")
+
+
+def call_s_on(core_speed: Column) -> Column:
+    """Return what a call takes on a host whose cores are so fast (CoreMark a vCPU) [s]."""
+    return CALL_S * _USUAL_CORE_SPEED / core_speed
 
 
 def recorded_work(

@@ -9,9 +9,10 @@ looked at only where all of the earlier ones together do not suffice.
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import partial
@@ -28,13 +29,17 @@ from advisor.estimate import (
     Predictor,
     TimeColumns,
     commands,
+    first_look,
     job_of,
+    least_step_s,
     machines_asked,
+    memory_terms,
     offer_of,
 )
 from advisor.estimate import refusal as why_refused
 from advisor.jobs import Job
-from advisor.planners.core import GIB, OFFLOADS, Layout, PlanningError
+from advisor.planners.core import GIB, OFFLOADS, Device, Layout, PlanningError
+from advisor.planners.layouts import POSSIBLE
 from advisor.planners.step import Devices
 
 
@@ -61,8 +66,8 @@ _TRIED: Final[tuple[tuple[str, tuple[Any, ...], Degree], ...]] = (
     ("lora", (16,), Degree.OTHER),
     ("base_bits", (4,), Degree.OTHER),
 )  # fmt: skip
-# A gain below this is not worth a line [GiB].
-_LEAST_GAIN_GIB: Final = 0.05
+# A gain of less of what is needed is not worth a line.
+_LEAST_GAIN: Final = 0.005
 _NO_END: Final = 1e18
 _MOST_SAMPLES: Final = 1 << 20
 _MOST_TOKENS: Final = 1 << 22
@@ -93,6 +98,7 @@ class Trial(Recorded):
 class Fitting(Recorded):
     """Whether a job fits on machines, what makes it fit, and what else would hold it.
 
+    ``fits_probability``: as asked, where less than what is rented must have; None where it fits.
     ``plain``: in the layout that would be fastest, were there room; ``fits``: as asked, in some
     layout, which is ``layout``; ``changes``: to the plain one, in order, after the last of which
     it fits where ``can_fit``;
@@ -108,6 +114,7 @@ class Fitting(Recorded):
     devices: int
     device_memory_gib: float
     fits: bool
+    fits_probability: float | None = None
     can_fit: bool
     layout: Layout | None
     plain: Trial
@@ -180,6 +187,7 @@ class _Tries:
         return Fitting(
             job=first.job.name, machines=self._where, devices=first.layout.devices,
             device_memory_gib=device.memory_bytes / GIB, fits=open_.fits, can_fit=last.fits,
+            fits_probability=None if open_.fits else self._possible(open_.job, device),
             layout=open_.columns.layout(0) if open_.fits else None,
             plain=self._trial(first, first),
             changes=tuple(self._trial(*two) for two in itertools.pairwise((first, *path))),
@@ -188,6 +196,16 @@ class _Tries:
             most_micro_batch=self._most("micro_batch", last, 1, _MOST_SAMPLES),
             most_sequence=self._most("sequence", last, 128, _MOST_TOKENS),
         )  # fmt: skip
+
+    def _possible(self, job: Job, device: Device) -> float:
+        """Return how likely the job fits as asked, 0 where less than even."""
+        space = replace(layout_space(self._question.layout, SPACE) or SPACE, sureness=POSSIBLE)
+        columns = self._columns(job, self._fleet, space)
+        if columns.status[0]:
+            return 0.0
+        case = self._predictor.case(job, fleet=self._fleet, space=space)
+        held = memory_terms(case, columns, 0, columns.layout(0), device)
+        return float(held.get("fits_probability", 0.0))
 
     def _ask(self, given: Mapping[str, Any]) -> _Asked | str:
         """Return the answer with some words changed, or in words why there is none."""
@@ -242,13 +260,25 @@ class _Tries:
         """Return every change for itself that gains something, and what is not possible."""
         found, refused = [], {}
         for name, values, _ in _TRIED:
+            best = first
             for value in values:
                 one = self._with(first, name, value)
                 if isinstance(one, str):
+                    one = self._elsewhere(first, name, value)
+                if isinstance(one, str):
                     refused[_flag(name, value)] = one
-                elif one is not None and _gain(first, one) > _LEAST_GAIN_GIB:
+                elif one is not None and _gains(best, one):
+                    best = one
                     found.append(one)
         return found, refused
+
+    def _elsewhere(self, first: _Asked, name: str, value: Any) -> _Asked | str:
+        """Return what goes not with the layout that was fixed, but with another of its own."""
+        one = self._ask({name: value})
+        if isinstance(one, str):
+            return one
+        own = {k: v for k, v in _layout_words(one.layout).items() if k in first.given}
+        return self._ask(own | {name: value})
 
     def _with(self, state: _Asked, name: str, value: Any) -> _Asked | str | None:
         """Return a state with one word more; None where it is so already."""
@@ -277,12 +307,14 @@ class _Tries:
             one
             for name, value in wanted
             if isinstance(one := self._with(way[-1], name, value), _Asked)
-            and (target is not None or _gain(way[-1], one) > _LEAST_GAIN_GIB)
+            and (target is not None or _gains(way[-1], one))
         ]:
             way.append(max(steps, key=partial(_worth, way[-1])))
             if way[-1].fits:
-                break
-        return tuple(way[1:])
+                return tuple(way[1:])
+        # Words of a layout may go together only.
+        end = None if target is None else self._ask(dict(wanted))
+        return (*way[1:], end) if isinstance(end, _Asked) else tuple(way[1:])
 
     def _holding(self, open_: _Asked) -> _Asked | None:
         """Return the question with the fewest words of software with which some layout fits."""
@@ -293,9 +325,9 @@ class _Tries:
                     return self._fewest(found)
                 if one != degree or name in _OF_LAYOUT:
                     continue
-                for value in values:
-                    more = self._with(found, name, value)
-                    found = more if isinstance(more, _Asked) and not found.fits else found
+                more = (self._with(found, name, value) for value in values)
+                asked = [found, *(m for m in more if isinstance(m, _Asked))]
+                found = min(asked, key=lambda one: (not one.fits, one.needed_gib))
         return self._fewest(found) if found.fits else None
 
     def _fewest(self, found: _Asked) -> _Asked:
@@ -327,29 +359,30 @@ class _Tries:
         found, _ = commands(
             case, self._row, asked.layout, group=self._where, nodes=self._count, space=space
         )
-        texts = [text for one in found for text in (*_words_of(one.text), *one.files.values())]
-        lines = [
-            line.strip().rstrip("\\,").strip() for text in texts for line in text.splitlines()
-        ]
-        return [line for line in lines if line]
+        files = [file for one in found for file in one.files.items()]
+        lines = [line for one in found for line in _words_of(one.text)]
+        lines += [line for name, text in files for line in _lines_of(name, text)]
+        return [line.rstrip() for line in lines if line.strip()]
 
     def _smallest(self, job: Job) -> Configuration | None:
         """Return the machine that holds the job as asked for the least money an hour."""
         known, space = self._predictor, layout_space(self._question.layout, SPACE)
         fleet = known.fleet_of(job)
         offers = known.catalogue.select(OfferFilter(pricing=_ON_DEMAND))
-        seen: set[tuple[int, int]] = set()
-        for offer in range(len(offers)):  # the cheapest first
-            row = int(offers.type_index[offer])
-            key = int(fleet.device[row]), int(fleet.per_node[row])
-            if key in seen or not (fleet.is_supported[row] and fleet.is_accelerated[row]):
-                continue
-            seen.add(key)
-            if len(seen) > _MOST_TYPES:
-                break
+        cheapest: dict[tuple[int, int], int] = {}  # the first offer of a kind of machine
+        for offer, row in enumerate(offers.type_index.tolist()):
+            if fleet.is_supported[row] and fleet.is_accelerated[row]:
+                cheapest.setdefault((int(fleet.device[row]), int(fleet.per_node[row])), offer)
+        rows = offers.type_index[list(cheapest.values())]
+        case = known.case(job, space=space)
+        bounds = least_step_s(
+            case, first_look(case, rows, np.ones_like(rows)), np.arange(rows.size)
+        )
+        able = np.flatnonzero(np.isfinite(bounds))[:_MOST_TYPES]
+        for row, offer in zip(rows[able], np.array([*cheapest.values()])[able], strict=True):
             columns = known.step_columns(job, np.array([row]), np.array([1]), space=space)
             if not columns.status[0]:
-                return Configuration(parts=((offer_of(known.catalogue, offers, offer), 1),))
+                return Configuration(parts=((offer_of(known.catalogue, offers, int(offer)), 1),))
         return None
 
     def _most(self, name: str, state: _Asked, least: int, most: int) -> int | None:
@@ -389,6 +422,10 @@ def _layout_words(layout: Layout) -> dict[str, Any]:
     return dict(zip(_OF_LAYOUT, values, strict=True))
 
 
+def _gains(before: _Asked, after: _Asked) -> bool:
+    return _gain(before, after) > _LEAST_GAIN * before.needed_gib
+
+
 def _gain(before: _Asked, after: _Asked) -> float:
     return before.needed_gib - after.needed_gib
 
@@ -403,6 +440,21 @@ def _words_of(command: str) -> list[str]:
     """Return a command's options with their values, and its remark."""
     text, _, remark = command.partition("  #")
     return [*re.split(r"\s+(?=--|\w+=)", text), f"# {remark.strip()}" if remark else ""]
+
+
+def _lines_of(name: str, text: str) -> list[str]:
+    """Return what a file says, line by line; a setting in JSON with all that it is part of."""
+    if not name.endswith(".json"):
+        return text.splitlines()
+
+    def settings(said: Any, path: str) -> Iterator[str]:
+        if not isinstance(said, dict):
+            yield f"{path} = {json.dumps(said)}"
+            return
+        for key, value in said.items():
+            yield from settings(value, f"{path}.{key}" if path else key)
+
+    return [f"{name}: {line}" for line in settings(json.loads(text), "")]
 
 
 def _difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:

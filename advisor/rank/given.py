@@ -51,6 +51,7 @@ from advisor.estimate import (
     on_machine,
     outside_words,
     refusal,
+    rented_or_possible,
     search,
     steps_within,
     tried,
@@ -60,7 +61,7 @@ from advisor.estimate import (
 from advisor.jobs import NO_LENGTH, Job, script_notes, stack_notes, transformer_units
 from advisor.machines import Cluster
 from advisor.planners.core import GIB, Layout, PlanningError, Work, select
-from advisor.planners.layouts import POSSIBLE, SearchSpace, node_counts
+from advisor.planners.layouts import SearchSpace, node_counts
 from advisor.planners.step import TransformerBlocks
 from advisor.quantities import QUANTILES
 from advisor.rank.front import pareto_front
@@ -239,21 +240,16 @@ class OnGroup:
         notes += network_words(columns, row)
         notes += outside_words(self.case, self.row, layout)
         return way_on(
-            question.cluster,
-            {group.label: nodes},
-            name=family(layout),
+            question.cluster, {group.label: nodes}, name=family(layout),
             step_time_s=Estimate.lognormal(step_s, float(columns.log_sd[row]), question.coverage),
-            global_batch=question.job.global_batch,
-            devices=layout.devices,
+            global_batch=question.job.global_batch, devices=layout.devices,
             memory_bytes={group.label: float(columns.memory_bytes[row])},
-            layouts={group.label: layout},
-            bottleneck=max(parts, key=lambda name: parts[name]),
+            layouts={group.label: layout}, bottleneck=max(parts, key=lambda name: parts[name]),
             memory=memory_terms(self.case, columns, row, layout, group.node.device),
             details={"parts_s": parts, "host_memory_gib": float(columns.host_bytes[row]) / GIB},
-            commands=started,
-            notes=tuple(notes),
+            commands=started, notes=tuple(notes),
             **whole_job(question, columns, row, price, {group.label: nodes}),
-        )
+        )  # fmt: skip
 
 
 def family(layout: Layout) -> str:
@@ -288,15 +284,11 @@ def plan(question: PlanQuestion) -> Plan:
     Raises UsageError if constraints or objective make no sense for the cluster. Raises
     PlanningError if no way fits; the message names the nearest miss.
     """
-    try:
-        return _planned(question)
-    except PlanningError as error:
-        if error.exit_code != 3 or question.space.sureness == POSSIBLE:
-            raise
-    return _planned(replace(question, space=replace(question.space, sureness=POSSIBLE)))
+    return rented_or_possible(partial(_planned, question), question.space)
 
 
-def _planned(question: PlanQuestion) -> Plan:
+def _planned(question: PlanQuestion, space: SearchSpace | None) -> Plan:
+    question = replace(question, space=space or question.space)
     left_out: dict[str, str] = {}
     front: tuple[Answer, ...] = ()
     # What is planned on is accelerators: parse_cluster takes nothing else.

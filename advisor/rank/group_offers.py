@@ -50,15 +50,9 @@ class MixedOffers:
 
 
 def mixed_offers(
-    case: StepCase,
-    offers: Offers,
-    side: SideCosts,
-    types: TypeColumns,
-    counts: tuple[int, ...],
-    most: int,
-    *,
-    is_pruned: bool = True,
-) -> MixedOffers:
+    case: StepCase, offers: Offers, side: SideCosts, types: TypeColumns, counts: tuple[int, ...],
+    most: int, *, is_pruned: bool = True,
+) -> MixedOffers:  # fmt: skip
     """Return the clusters of several types that may be rented together.
 
     ``side``: one row an offer; ``counts``: numbers of machines of a type that are looked at;

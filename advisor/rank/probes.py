@@ -35,16 +35,10 @@ def advise(
         return ()
     at, price = rows.column[near], offers.price_usd_per_h[rows.offer[near]]
     found = worthwhile(
-        cost_usd=rows.cost_usd[near],
-        time_h=rows.time_h[near],
-        log_sd=columns.log_sd[at],
-        instance_types=columns.type_index[at],
-        price_usd_per_h=price,
-        probe_h=MINUTES / 60.0,
-        deadline_h=deadline_h,
-        budget_usd=budget_usd,
-        most=_MOST,
-    )
+        cost_usd=rows.cost_usd[near], time_h=rows.time_h[near], log_sd=columns.log_sd[at],
+        instance_types=columns.type_index[at], price_usd_per_h=price, probe_h=MINUTES / 60.0,
+        deadline_h=deadline_h, budget_usd=budget_usd, most=_MOST,
+    )  # fmt: skip
     advice = []
     for probe in found:
         same = np.flatnonzero(columns.type_index[at] == probe.instance_type)

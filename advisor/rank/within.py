@@ -158,16 +158,12 @@ def trained(question: PlanQuestion) -> Trained:
     tokens = None if shape is None else samples.scaled(shape.sequence)
     dataset = job.feed.dataset_samples
     return Trained(
-        name=job.name,
-        parameters=int(job.work.parameters),
-        trainable_parameters=int(job.work.trainable_parameters),
-        steps=steps,
-        samples=samples,
-        tokens=tokens,
-        epochs=None if not dataset else samples.scaled(1.0 / dataset),
+        name=job.name, parameters=int(job.work.parameters),
+        trainable_parameters=int(job.work.trainable_parameters), steps=steps, samples=samples,
+        tokens=tokens, epochs=None if not dataset else samples.scaled(1.0 / dataset),
         tokens_per_parameter=None if tokens is None else tokens.value / job.work.parameters,
         plan=best,
-    )
+    )  # fmt: skip
 
 
 def _answer(question: PlanQuestion, rows: tuple[Trained, ...]) -> Within:

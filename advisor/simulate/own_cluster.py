@@ -67,22 +67,12 @@ def comparison(
 
 
 def compare_with_cluster(
-    job: Job,
-    recommendation: Recommendation,
-    *,
-    trace: str | Path,
-    cluster: str,
-    policy: str = "fifo",
-    devices: int | Sequence[int] | None = None,
-    consolidated: bool = False,
-    deadline: str | float | None = None,
-    budget: float | None = None,
-    price_usd_per_device_h: float = 0.0,
-    insertions: int = 100,
-    seed: int = 0,
-    coverage: float = 0.9,
-    predictor: Predictor | None = None,
-) -> ClusterComparison:
+    job: Job, recommendation: Recommendation, *, trace: str | Path, cluster: str,
+    policy: str = "fifo", devices: int | Sequence[int] | None = None, consolidated: bool = False,
+    deadline: str | float | None = None, budget: float | None = None,
+    price_usd_per_device_h: float = 0.0, insertions: int = 100, seed: int = 0,
+    coverage: float = 0.9, predictor: Predictor | None = None,
+) -> ClusterComparison:  # fmt: skip
     """Put the user's own shared cluster beside what could be rented.
 
     Raises UsageError, CatalogueError if the cluster, the policy or a number makes no sense. Raises

@@ -209,16 +209,10 @@ def _waited(own: OwnCluster, devices: int, duration_h: Estimate) -> tuple[Wait, 
     """Return what the job meets, and the mean delay of the trace's own jobs [h]."""
     parameters = _parameters(own)
     wait = wait_on_cluster(
-        own.trace.jobs,
-        own.cluster,
-        own.policy,
-        devices=devices,
-        duration_s=samples_of(duration_h, SAMPLES, own.seed) * HOUR_S,
-        insertions=own.insertions,
-        seed=own.seed,
-        placement=own.placement,
-        parameters=parameters,
-    )
+        own.trace.jobs, own.cluster, own.policy, devices=devices,
+        duration_s=samples_of(duration_h, SAMPLES, own.seed) * HOUR_S, insertions=own.insertions,
+        seed=own.seed, placement=own.placement, parameters=parameters,
+    )  # fmt: skip
     everyone = simulate_queue(
         own.trace.jobs, own.cluster, own.policy, placement=own.placement, parameters=parameters
     )

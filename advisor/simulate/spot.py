@@ -258,17 +258,12 @@ def _restart_anywhere(history: SpotHistory, asked: SimulateSpot) -> Way:
     """Return what restarting takes over all recorded zones."""
     job, saves = asked.job, not asked.no_checkpoints
     table = spot_completion(
-        job.work_s,
-        history=history,
-        nodes=asked.nodes,
-        checkpoint_s=job.checkpoint_s if saves else None,
-        restart_s=job.restart_s,
+        job.work_s, history=history, nodes=asked.nodes,
+        checkpoint_s=job.checkpoint_s if saves else None, restart_s=job.restart_s,
         checkpoint_interval_s=job.checkpoint_interval_s if saves else None,
-        warning_s=job.warning_s,
-        deadline_s=asked.deadline_s,
-        hazard=asked.hazard,
+        warning_s=job.warning_s, deadline_s=asked.deadline_s, hazard=asked.hazard,
         spot_price_usd_per_h=asked.spot_price,
-    )
+    )  # fmt: skip
     dollars = asked.nodes * asked.spot_price / HOUR_S
     return _row(
         "restart",

@@ -18,17 +18,18 @@ def fitting_text(record: Record, *, width: int) -> str:
     lines = wrapped(_verdict(record), width)
     path = [record["plain"], *record["changes"]]
     if len(path) > 1:
-        lines += ["", *_table("in this order", path)]
+        lines += ["", *_table("in this order", path, width)]
     if (end := _end(record)) is not None:
         lines += ["", *wrapped(end, width)]
     if in_stack := [one for one in record["changes"] if one["in_stack"]]:
         lines += ["", "to write"]
         for one in in_stack:
-            said = f"{one['words']}: {', '.join(one['in_stack'])}"
-            lines += wrapped(said, width, indent="    ", first="  ")
+            lines += wrapped(f"{one['words']}:", width, indent="    ", first="  ")
+            for said in one["in_stack"]:
+                lines += wrapped(said, width, indent="        ", first="    ") or [""]
     if record["alone"]:
-        lines += ["", *_table("each alone", [record["plain"], *record["alone"]])]
-    if record["refused"]:
+        lines += ["", *_table("each alone", [record["plain"], *record["alone"]], width)]
+    if record["refused"] and (record["changes"] or not record["fits"]):
         lines += ["", "not possible here"]
         for words, why in record["refused"].items():
             lines += wrapped(f"{words}: {why}", width, indent="    ", first="  ")
@@ -39,6 +40,8 @@ def fitting_text(record: Record, *, width: int) -> str:
 
 def _verdict(record: Record) -> str:
     said = f"{record['job']} on {record['machines']}, {_gib(record['device_memory_gib'])} a device"
+    if likely := record["fits_probability"]:
+        return f"{said}: fits as asked with {percent_text(likely)} only"
     if not record["fits"]:
         return f"{said}: does not fit as asked"
     return f"{said}: fits as asked, in this layout: {layout_words(record['layout'])}"
@@ -52,13 +55,15 @@ def _end(record: Record) -> str | None:
     return "with all of them it does not fit either"
 
 
-def _table(title: str, trials: Sequence[Record]) -> list[str]:
+def _table(title: str, trials: Sequence[Record], width: int) -> list[str]:
     rows = [(title, "GiB", "gained", "step", ""), *_rows(trials)]
     sizes = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    first = min(sizes[0], width - sum(sizes[1:]) - len(_GAP) * len(sizes[1:]))
     lines = []
     for name, *cells in rows:
         right = [cell.rjust(size) for cell, size in zip(cells[:-1], sizes[1:-1], strict=True)]
-        lines.append(_GAP.join([name.ljust(sizes[0]), *right, cells[-1]]).rstrip())
+        *above, last = wrapped(name, first, indent="    ", first="") or [""]
+        lines += [*above, _GAP.join([last.ljust(first), *right, cells[-1]]).rstrip()]
     return lines
 
 
@@ -83,14 +88,14 @@ def _also(record: Record) -> Iterator[str]:
         (one,) = parts
         yield (
             f"cheapest machine that holds it as asked: {machine(one)} ({contents_words(one)}), "
-            f"{usd_text(one['price_usd_per_h'])} an hour {place_words(parts)}"
+            f"{usd_text(one['price_usd_per_h'])} an hour, {place_words(parts)}"
         )
     if record["most_micro_batch"] is not None:
-        changed = "with these changes" if record["changes"] else "so"
+        changed = "with these changes" if record["changes"] else "as asked"
         text = "" if record["most_sequence"] is None else (
             f", or sequences of {record['most_sequence']:,} tokens one by one"
         )  # fmt: skip
-        yield f"{changed}, a device holds micro-batches of {record['most_micro_batch']}{text}"
+        yield f"{changed}, a device holds micro-batches of {record['most_micro_batch']:,}{text}"
 
 
 def _gib(size: float) -> str:

@@ -184,7 +184,8 @@ def memory_table(answer: Record, width: int) -> list[str]:
     held = answer["memory"]
     if not held:
         return ["no terms are known of this way's memory"]
-    lines = ["memory of the fullest device [GiB]"]
+    of = f", of {held['group']}" if "group" in held else ""
+    lines = wrapped(f"memory of the fullest device{of} [GiB]", width, indent="    ")
     for name, gib in held["terms_gib"].items():
         where = f"{held['equations'][name]}  ({held['sources'][name]})"
         line = f"  {name.replace('_', ' '):<17}{digits(gib):>7}  {where}"

@@ -193,7 +193,9 @@ def _details(one: Record, groups: Sequence[Record]) -> list[str]:
     lines = [f"  {name}: {pieces.layout_words(each)}" for name, each in one["layouts"].items()]
     there = {group["label"]: group for group in groups}
     for name, needed in one["memory_gib_by_group"].items():
-        memory = pieces.memory_words({**there.get(name, one), "memory_gib": needed})
+        held = one["memory"] if one["memory"].get("group", name) == name else {}
+        known = {**there.get(name, one), "memory_gib": needed, "memory": held}
+        memory = pieces.memory_words(known)
         lines.append(f"  {name}: the fullest device {memory}")
     lines += [f"  {said}" for said in pieces.units_words(one["units"])]
     lines += [f"  {n.replace('_', ' ')}: {_value(details[n])}" for n in _SHOWN if n in details]

@@ -442,6 +442,7 @@ def _software(text: Text) -> Software:
         optimizer_state_bytes=np.select([interne, vector], [22.0, 4.0], 12.0),
         gradient_shard_bytes=np.where(deepspeed, 4.0, 0.0),
         reduce_bucket_elements=np.where(deepspeed, _DEEPSPEED_BUCKET, 0.0),
+        offload_takes_gradients=np.where(deepspeed, 1, 0),
         is_ring_balanced=~titan,
         stops_early=foundry | vector | titan,
         selective_gemm=np.where(titan, 0.5, 0.0),

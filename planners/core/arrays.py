@@ -158,6 +158,8 @@ class Software:
     # that gradients are reduced through
     gradient_shard_bytes: Column = 0.0
     reduce_bucket_elements: Column = 0.0
+    # whether what offloads its optimizer is DeepSpeed, which takes gradients as they come
+    offload_takes_gradients: Column = 0
     # 1 where context parallel ranks take equal shares of causal attention (zigzag order)
     is_ring_balanced: Column = 1
     # 1 where recomputation ends with the last tensor that backward needs, so that a layer's last

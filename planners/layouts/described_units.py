@@ -122,10 +122,6 @@ def _layer(
         sum(o.flop for o in made if o.phase == phase) for phase in ("forward", "backward")
     )
     return Layer(
-        name=name,
-        parameters=parameters,
-        forward_flop_per_sample=forward,
-        backward_flop_per_sample=backward,
-        output_bytes_per_sample=output_bytes,
-        kind=kind,
-    )
+        name=name, parameters=parameters, forward_flop_per_sample=forward,
+        backward_flop_per_sample=backward, output_bytes_per_sample=output_bytes, kind=kind,
+    )  # fmt: skip

@@ -49,12 +49,13 @@ from advisor.planners.core import (
 )
 from advisor.planners.layouts.problem import (
     LayoutProblem,
-    Needs,
     SearchSpace,
     axis_part,
     block,
     flattened,
     layout_at,
+    needs_of,
+    over_bytes,
     recomputes,
     shards,
     splits,
@@ -68,7 +69,7 @@ from advisor.planners.layouts.time import (
     stage_times,
     straggling,
 )
-from advisor.planners.memory import UNSEEN, deviation_bytes, ledger, without_terms
+from advisor.planners.memory import Ledger, at_row, ledger, needed_of
 
 Ints = NDArray[np.int64]
 
@@ -101,24 +102,20 @@ class _Held:
             whole, layers=layers * np.asarray(self.layouts.pp, np.int64), vocabulary=tables
         )
 
-    def needs(self, layers: Ints) -> Needs:
-        """Return what the fullest device needs for so many layers a stage, and its deviation."""
+    def ledger(self, layers: Ints) -> Ledger:
+        """Return what the fullest device holds of so many layers a stage, by term."""
         one = self.kinds[0]
         # A group's first stage holds most: as many micro-batches as stages follow it, and itself.
         behind = self.layouts.pp - np.sum(self.pp[: self.place], axis=0)
-        terms = ledger(
+        return ledger(
             self.shapes(layers), self.layouts, one.software, one.memory,
             stage="fullest" if self.is_last else "first",
             held=np.minimum(behind, self.layouts.accumulation_steps),
         )  # fmt: skip
-        needed = without_terms(terms, UNSEEN["needed"])
-        return needed, deviation_bytes(terms, one.memory)
 
     def over_bytes(self, layers: Ints) -> Floats:
-        """Return by how much so many layers a stage miss the smallest device [bytes]."""
-        needs = self.needs(layers)
-        over = [kind.sure_bytes(needs) - kind.capacity_bytes for kind in self.kinds]
-        return reduce(np.maximum, over)
+        """Return by how much so many layers a stage miss the room of some device [bytes]."""
+        return over_bytes(self.kinds, needs_of(self.ledger(layers), self.kinds[0].memory))
 
     def most(self) -> Ints:
         """Return the layers that fit into a stage; 0 where not even one does."""
@@ -227,7 +224,7 @@ class MixedPlan:
     step_s: float
     network_s: float  # of it what is sent and reduced, and the update [s]
     stage_s: tuple[float, ...]  # one micro-batch on every stage [s]
-    memory_bytes: tuple[float, ...]  # of the fullest device, by group in pipeline order [bytes]
+    ledgers: tuple[Ledger, ...]  # of the fullest device, by group in pipeline order [bytes]
     # considered, fitting: candidates, and those that fit
     considered: int = 0
     fitting: int = 0
@@ -376,10 +373,9 @@ class _Evaluated:
 
     step_s: Floats
     missing_bytes: Floats
-    # of every column of stages: a layer [s], layers of a stage, bytes of the fullest device
+    # of every column of stages: a layer [s], layers of a stage
     layer_s: list[Floats]
     layers: list[Ints]
-    needed_bytes: list[Floats]
     last: Ints
     head_s: Floats
     network_s: Floats  # what is sent and reduced, and the update [s]
@@ -437,7 +433,6 @@ def _evaluate(held: Sequence[_Held], nodes: int, cut: Sequence[int] | None) -> _
         missing_bytes=np.maximum(reduce(np.maximum, short), 0.0),
         layer_s=layer_s,
         layers=layers,
-        needed_bytes=[stages.needs(n)[0] for stages, n in zip(held, layers, strict=True)],
         last=last,
         head_s=head,
         network_s=(line + network) * slow - line,
@@ -465,7 +460,8 @@ def _describe(
         counts[fullest] -= 1
     stage_s = [n * t for n, t in zip(counts, speed, strict=True)]
     stage_s[-1] += float(found.head_s[row])
-    used = [float(one[row]) for one in found.needed_bytes]
+    terms = [at_row(h.ledger(n), row, n.shape) for h, n in zip(held, found.layers, strict=True)]
+    used = [float(needed_of(one)) for one in terms]
     holding = [[k for k, span in enumerate(spans) if group in span] for group in range(len(order))]
     whole = layout_at(held[0].layouts, (row,), found.step_s.shape)
     return MixedPlan(
@@ -478,5 +474,5 @@ def _describe(
         step_s=float(found.step_s[row]),
         network_s=float(found.network_s[row]),
         stage_s=tuple(stage_s),
-        memory_bytes=tuple(max(used[k] for k in own) for own in holding),
+        ledgers=tuple(terms[max(own, key=used.__getitem__)] for own in holding),
     )

@@ -9,7 +9,7 @@ Layouts that move anything to host memory are looked at only where they could be
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache, reduce
 from itertools import compress, product
@@ -43,17 +43,17 @@ from advisor.planners.core import (
 from advisor.planners.layouts.frameworks import fills_chunks, layout_columns
 from advisor.planners.layouts.time import StepTimes, step_times, with_paging
 from advisor.planners.memory import (
-    UNSEEN,
     Ledger,
     MemoryConstants,
     StageAsked,
+    context_bytes,
     deviation_bytes,
     host_bytes,
     ledger,
     model_state,
     needed_bytes,
+    needed_of,
     parameter_state,
-    without_terms,
 )
 from advisor.planners.step import block_times
 
@@ -289,6 +289,7 @@ def _moved(zero: int, space: SearchSpace) -> list[tuple[Offload, ...]]:
     usable: list[Offload] = [
         o for o in OFFLOADS
         if o in space.offloads and o != "gradients" and (zero == 3 or o != "parameters")
+        and not (o == "optimizer" and space.updates_in_backward)
     ]  # fmt: skip
     chosen = product((False, True), repeat=len(usable))
     return [tuple(compress(usable, some)) for some in chosen]
@@ -459,9 +460,13 @@ class LayoutProblem(LayoutConditions):
 
     @property
     def capacity_bytes(self) -> float:
-        """Device memory that a layout may fill [bytes]."""
-        machines = (kind.machines for kind in self.kinds)
-        return min(float(one.memory_bytes) - float(one.kept_free_bytes) for one in machines)
+        """Memory that a layout may fill of the smallest device [bytes]."""
+        return min(kind.room_bytes for kind in self.kinds)
+
+    @property
+    def room_bytes(self) -> float:
+        """The same of one of these machines' own devices [bytes]."""
+        return float(self.machines.memory_bytes) - float(self.machines.kept_free_bytes)
 
     def case(self, layouts: Layouts) -> LayoutCase:
         """Return the question of what these layouts take."""
@@ -497,9 +502,7 @@ class LayoutProblem(LayoutConditions):
 
     def needs(self, layouts: Layouts) -> Needs:
         """Return the same with one standard deviation of it [bytes]."""
-        terms = self.ledger(layouts)
-        needed = without_terms(terms, UNSEEN["needed"])
-        return needed, deviation_bytes(terms, self.memory)
+        return needs_of(self.ledger(layouts), self.memory)
 
     def sure_bytes(self, needs: Needs) -> Floats:
         """Return what has to be there beside what is kept free, for layouts to fit so surely.
@@ -513,9 +516,8 @@ class LayoutProblem(LayoutConditions):
         return np.maximum(needed, most - float(self.machines.kept_free_bytes))
 
     def over_bytes(self, needs: Needs) -> Floats:
-        """Return by how much layouts miss the smallest device; below 0 where they fit [bytes]."""
-        sure = [kind.sure_bytes(needs) for kind in self.kinds]
-        return np.asarray(reduce(np.maximum, sure) - self.capacity_bytes)
+        """Return by how much layouts miss their room on some device; below 0: they fit [bytes]."""
+        return over_bytes(self.kinds, needs)
 
     def on_host(self, layouts: Layouts) -> tuple[Floats, Bools]:
         """Return what a node's host memory holds of every layout at most, and where it fits."""
@@ -689,7 +691,7 @@ class LayoutProblem(LayoutConditions):
         parameters = float(device_parameters(self.shapes, _ONE_DEVICE))
         state_bytes = self.least_state_bytes()
         nodes = devices / float(machines.devices_per_node)
-        context = min(self.memory.alone_context_bytes, self.memory.context_bytes)
+        context = context_bytes(self.memory, is_alone=True)
         room = devices * (self.capacity_bytes - context)
         computing_s = device_s * global_batch / devices
         touched = model_state(0, software.gradient_bytes, software.optimizer_state_bytes)
@@ -719,6 +721,16 @@ class LayoutProblem(LayoutConditions):
         block = block_times(replace(self.case(layouts), parameters=ideal))
         each = (block.forward_s + block.backward_s) * self.transformer.layers / micro
         return float(np.min(each))
+
+
+def needs_of(terms: Ledger, constants: MemoryConstants) -> Needs:
+    """Return what a device must have room for, and one standard deviation of it [bytes]."""
+    return needed_of(terms), deviation_bytes(terms, constants)
+
+
+def over_bytes(kinds: Iterable[LayoutProblem], needs: Needs) -> Floats:
+    """Return by how much layouts miss their room on some kind of device; below 0: they fit."""
+    return reduce(np.maximum, (kind.sure_bytes(needs) - kind.room_bytes for kind in kinds))
 
 
 def _moving(shard: dict[str, Ints]) -> tuple[dict[str, Ints], dict[str, Ints]]:

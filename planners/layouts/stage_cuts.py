@@ -34,16 +34,10 @@ class Partition:
 
 
 def partition(
-    layer_s: ArrayLike,
-    micro_batches: int,
-    *,
-    stages: int,
-    send_s: ArrayLike = 0.0,
-    state_bytes: ArrayLike = 0.0,
-    activation_bytes: ArrayLike = 0.0,
-    in_flight: ArrayLike = 1.0,
+    layer_s: ArrayLike, micro_batches: int, *, stages: int, send_s: ArrayLike = 0.0,
+    state_bytes: ArrayLike = 0.0, activation_bytes: ArrayLike = 0.0, in_flight: ArrayLike = 1.0,
     capacity_bytes: ArrayLike = np.inf,
-) -> Partition:
+) -> Partition:  # fmt: skip
     """Cut layers into stages, each of at least one layer, in the stages' given order.
 
     ``layer_s``: (L,); per micro-batch; the second form where the stages' devices differ [s];

@@ -33,6 +33,7 @@ from typing import Any, Final
 import numpy as np
 
 from advisor.planners.core import (
+    Column,
     Floats,
     Layout,
     LayoutParameters,
@@ -62,12 +63,15 @@ from advisor.planners.links import (
 )
 from advisor.planners.memory import (
     Kept,
+    Ledger,
     MemoryParameters,
     UnitTable,
-    base_bytes,
+    base_ledger,
     model_state,
     offloaded_bytes,
-    unit_state_bytes,
+    parameter_ledger,
+    stage_ledger,
+    without_terms,
 )
 from advisor.planners.step import TransformerBlocks
 
@@ -114,14 +118,58 @@ class UnitProblem:
 
     def state_bytes(self, layout: Layout) -> Floats:
         """Return each unit's weights, gradients and optimizer state on a device [bytes]."""
-        key = ("state", layout.tp, layout.dp, layout.zero_stage, layout.offload)
+        alone = layout.devices == 1
+        key = ("state", layout.tp, layout.dp, layout.zero_stage, layout.offload, alone)
         if key not in self.seen:
-            self.seen[key] = unit_state_bytes(
-                self.work, self.table, tp=layout.tp, dp=layout.dp, zero_stage=layout.zero_stage,
-                offload=layout.offload, memory=self.memory,
-            )  # fmt: skip
+            each = without_terms(self._each_parameter(layout))
+            self.seen[key] = self.table.held_parameters(layout.tp) * each
         state: Floats = self.seen[key]
         return state
+
+    def _each_parameter(self, layout: Layout) -> Ledger:
+        """Return what a parameter takes of a device, by term [bytes]."""
+        # DeepSpeed's offload, which takes gradients as they come from ZeRO 2 on, and on one rank.
+        is_passed = layout.zero_stage >= 2 or layout.dp == 1
+        moves = {"gradients"} if "optimizer" in layout.offload and is_passed else set()
+        return parameter_ledger(
+            self.work, dp=layout.dp, zero_stage=layout.zero_stage, offload=layout.offload | moves,
+            is_alone=layout.devices == 1, memory=self.memory,
+        )  # fmt: skip
+
+    def ledger(self, layout: Layout) -> Ledger:
+        """Return the memory of the fullest stage's device, by term [bytes].
+
+        The stages are those that a layout was found with: the best cut that fits.
+        """
+        cut = self.cut(layout, Found())
+        if cut is None:
+            raise ValueError(f"{layout} does not fit")
+        starts, u = np.cumsum((0, *cut.layers[:-1])), float(layout.micro_batch)
+        held, kept = (
+            np.add.reduceat(one, starts)
+            for one in (
+                self.table.held_parameters(layout.tp),
+                u * self.table.kept_bytes(layout.tp, _kept(layout)),
+            )
+        )
+        kept = kept * self.flights(layout)
+        each = self._each_parameter(layout)
+        full = int(np.argmax(held * without_terms(each) + self.memory.slack * kept))
+        return stage_ledger(held[full], each, self._passing(layout, u, kept[full]))
+
+    def _passing(self, layout: Layout, micro_batch: Column, kept: Column = 0.0) -> Ledger:
+        """Return what a stage's device holds beside state; ``kept``: activations in flight."""
+        live = micro_batch * np.asarray(self.table.live_bytes(layout.tp, _kept(layout)))
+        return base_ledger(
+            self.work, micro_batch, self.memory, kept=kept, live=live,
+            is_alone=layout.devices == 1, update_share=self._updated(layout),
+        )  # fmt: skip
+
+    def _updated(self, layout: Layout) -> float:
+        """Return the share of the parameters that a device updates; a stage's is the mean one."""
+        if "optimizer" in layout.offload:
+            return 0.0
+        return 1.0 / (layout.tp * layout.pp * (layout.dp if layout.zero_stage else 1))
 
     def on_host_bytes(self, layout: Layout, micro_batch: Floats) -> Floats:
         """Return the host memory that a machine's devices take for offloading [bytes]."""
@@ -238,9 +286,7 @@ class UnitProblem:
 
     def beside_bytes(self, layout: Layout, micro_batch: Floats) -> Floats:
         """Return what a stage's device holds beside state and kept activations [bytes]."""
-        live = self.table.live_bytes(layout.tp, _kept(layout))
-        beside = base_bytes(self.work, micro_batch, self.memory)
-        return self.memory.slack * micro_batch * live + beside
+        return without_terms(self._passing(layout, micro_batch))
 
     def lacking_bytes(self, layout: Layout, micro_batch: Floats, steps: Floats) -> Floats:
         """Return by how much an even cut's mean stage, or the host, misses its memory [bytes].
@@ -282,17 +328,21 @@ class UnitProblem:
             if cut.step_s <= INDISTINGUISHABLE * seen.least_s:
                 yield self.over(cut, at(row), local, seen)
 
+    def flights(self, layout: Layout) -> Floats:
+        """Return the micro-batches that each stage holds of 1F1B."""
+        held = np.arange(float(layout.pp), 0, -1)
+        return np.asarray(np.minimum(held, layout.accumulation_steps))
+
     def cut(self, layout: Layout, seen: Found) -> Partition | None:
         """Return the best cut of the units into a layout's stages, None where none fits."""
         u = np.array(float(layout.micro_batch))
-        flights = np.minimum(np.arange(float(layout.pp), 0, -1), layout.accumulation_steps)
         return _cut_under(
             np.asarray(sum(self.pass_s(layout, u))),
             2 * self.send_s(layout, u * self.table.output_bytes),
             layout.accumulation_steps,
             self.state_bytes(layout),
             self.memory.slack * u * self.table.kept_bytes(layout.tp, _kept(layout)),
-            flights,
+            self.flights(layout),
             self.capacity_bytes - float(self.beside_bytes(layout, u)),
             INDISTINGUISHABLE * seen.least_s,
         )
@@ -374,13 +424,9 @@ def _fastest_cut(unit_s: bytes, send_s: bytes, stages: int, micro_batches: int) 
 
 
 def search_units(
-    problem: UnitProblem,
-    nodes: int,
-    global_batch: int,
-    *,
-    space: SearchSpace | None = None,
+    problem: UnitProblem, nodes: int, global_batch: int, *, space: SearchSpace | None = None,
     worth_s: float = float("inf"),
-) -> PlannedLayout:
+) -> PlannedLayout:  # fmt: skip
     """Return the best layout of a model's units on equal machines.
 
     ``global_batch``: one that the data-parallel ranks do not divide is rounded up on some of them;

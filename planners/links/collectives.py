@@ -71,13 +71,9 @@ class CollectiveParameters:
 
 
 def reduce_scatter_s(
-    message_bytes: ArrayLike,
-    ranks: ArrayLike,
-    bytes_per_s: ArrayLike,
-    latency_s: ArrayLike = 0.0,
-    *,
-    efficiency: ArrayLike = 1.0,
-) -> Array:
+    message_bytes: ArrayLike, ranks: ArrayLike, bytes_per_s: ArrayLike, latency_s: ArrayLike = 0.0,
+    *, efficiency: ArrayLike = 1.0,
+) -> Array:  # fmt: skip
     r"""Return the time of a ring reduce-scatter of ``message_bytes`` over ``ranks`` [s].
 
     A ring all-gather is the same run backwards ([1]_, 4.1).
@@ -96,13 +92,9 @@ def reduce_scatter_s(
 
 
 def ring_all_reduce_s(
-    message_bytes: ArrayLike,
-    ranks: ArrayLike,
-    bytes_per_s: ArrayLike,
-    latency_s: ArrayLike = 0.0,
-    *,
-    efficiency: ArrayLike = 1.0,
-) -> Array:
+    message_bytes: ArrayLike, ranks: ArrayLike, bytes_per_s: ArrayLike, latency_s: ArrayLike = 0.0,
+    *, efficiency: ArrayLike = 1.0,
+) -> Array:  # fmt: skip
     r"""Return the time of a ring all-reduce: reduce-scatter, then all-gather [s].
 
     .. math:: 2 (p - 1) (\alpha + m / (p\, e\, B)) \quad [1]_, \text{4.5}
@@ -148,17 +140,11 @@ def network_rate(
 
 
 def hierarchical_all_reduce_s(
-    message_bytes: ArrayLike,
-    devices_per_node: ArrayLike,
-    nodes: ArrayLike,
-    intra_bytes_per_s: ArrayLike,
-    intra_latency_s: ArrayLike,
-    network_bytes_per_s: ArrayLike,
-    network_latency_s: ArrayLike,
-    parameters: CollectiveParameters,
-    *,
+    message_bytes: ArrayLike, devices_per_node: ArrayLike, nodes: ArrayLike,
+    intra_bytes_per_s: ArrayLike, intra_latency_s: ArrayLike, network_bytes_per_s: ArrayLike,
+    network_latency_s: ArrayLike, parameters: CollectiveParameters, *,
     has_rdma: ArrayLike | None = None,
-) -> Array:
+) -> Array:  # fmt: skip
     """Return the time of an all-reduce over all devices of all nodes [s].
 
     The better of two schedules. One ring through all devices: its slowest hop rules every step,
@@ -191,17 +177,11 @@ def hierarchical_all_reduce_s(
 
 
 def hierarchical_reduce_scatter_s(
-    message_bytes: ArrayLike,
-    devices_per_node: ArrayLike,
-    nodes: ArrayLike,
-    intra_bytes_per_s: ArrayLike,
-    intra_latency_s: ArrayLike,
-    network_bytes_per_s: ArrayLike,
-    network_latency_s: ArrayLike,
-    parameters: CollectiveParameters,
-    *,
+    message_bytes: ArrayLike, devices_per_node: ArrayLike, nodes: ArrayLike,
+    intra_bytes_per_s: ArrayLike, intra_latency_s: ArrayLike, network_bytes_per_s: ArrayLike,
+    network_latency_s: ArrayLike, parameters: CollectiveParameters, *,
     has_rdma: ArrayLike | None = None,
-) -> Array:
+) -> Array:  # fmt: skip
     """Return the time of a reduce-scatter, or all-gather, over all devices of all nodes [s].
 
     The ring of `hierarchical_all_reduce_s`, one direction only.
@@ -214,18 +194,11 @@ def hierarchical_reduce_scatter_s(
 
 
 def hierarchical_broadcast_s(
-    message_bytes: ArrayLike,
-    devices_per_node: ArrayLike,
-    nodes: ArrayLike,
-    intra_bytes_per_s: ArrayLike,
-    intra_latency_s: ArrayLike,
-    network_bytes_per_s: ArrayLike,
-    network_latency_s: ArrayLike,
-    parameters: CollectiveParameters,
-    *,
-    has_rdma: ArrayLike | None = None,
-    is_pipelined: ArrayLike = True,
-) -> Array:
+    message_bytes: ArrayLike, devices_per_node: ArrayLike, nodes: ArrayLike,
+    intra_bytes_per_s: ArrayLike, intra_latency_s: ArrayLike, network_bytes_per_s: ArrayLike,
+    network_latency_s: ArrayLike, parameters: CollectiveParameters, *,
+    has_rdma: ArrayLike | None = None, is_pipelined: ArrayLike = True,
+) -> Array:  # fmt: skip
     r"""Return the time until all devices have what one of them had; 0 where that is nothing [s].
 
     .. math:: \lceil \log_2 p \rceil (\alpha + m / B), \quad
@@ -244,15 +217,10 @@ def hierarchical_broadcast_s(
 
 
 def _slowest_hop(
-    devices: Array,
-    nodes: Array,
-    intra_bytes_per_s: ArrayLike,
-    intra_latency_s: ArrayLike,
-    network_bytes_per_s: ArrayLike,
-    network_latency_s: ArrayLike,
-    parameters: CollectiveParameters,
+    devices: Array, nodes: Array, intra_bytes_per_s: ArrayLike, intra_latency_s: ArrayLike,
+    network_bytes_per_s: ArrayLike, network_latency_s: ArrayLike, parameters: CollectiveParameters,
     has_rdma: ArrayLike | None,
-) -> tuple[Array, Array]:
+) -> tuple[Array, Array]:  # fmt: skip
     """Bandwidth [bytes/s] and latency [s] of the slowest hop of a ring through all devices."""
     intra = np.asarray(intra_bytes_per_s, float) * parameters.intra_efficiency
     network = network_rate(network_bytes_per_s, parameters, has_rdma=has_rdma)

@@ -90,25 +90,13 @@ class DataParallelColumns:
 
 
 def data_parallel_step(
-    *,
-    micro_batch_s: ArrayLike,
-    backward_s: ArrayLike,
-    optimizer_s: ArrayLike,
-    accumulation_steps: ArrayLike,
-    gradient_bytes: ArrayLike,
-    nodes: ArrayLike,
-    devices_per_node: ArrayLike,
-    intra_bytes_per_s: ArrayLike,
-    intra_latency_s: ArrayLike,
-    network_bytes_per_s: ArrayLike,
-    network_latency_s: ArrayLike,
-    parameters: ScalingParameters,
-    zero_stage: ArrayLike = 0,
-    overlaps: ArrayLike = True,
-    has_rdma: ArrayLike | None = None,
-    buffer_bytes: ArrayLike = 0.0,
-    is_pipelined: ArrayLike = True,
-) -> DataParallelColumns:
+    *, micro_batch_s: ArrayLike, backward_s: ArrayLike, optimizer_s: ArrayLike,
+    accumulation_steps: ArrayLike, gradient_bytes: ArrayLike, nodes: ArrayLike,
+    devices_per_node: ArrayLike, intra_bytes_per_s: ArrayLike, intra_latency_s: ArrayLike,
+    network_bytes_per_s: ArrayLike, network_latency_s: ArrayLike, parameters: ScalingParameters,
+    zero_stage: ArrayLike = 0, overlaps: ArrayLike = True, has_rdma: ArrayLike | None = None,
+    buffer_bytes: ArrayLike = 0.0, is_pipelined: ArrayLike = True,
+) -> DataParallelColumns:  # fmt: skip
     """Return the columns of a data-parallel step; every argument broadcasts.
 
     ``micro_batch_s``, ``backward_s``, ``optimizer_s``: forward and backward of one micro-batch;

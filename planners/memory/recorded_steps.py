@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from advisor.planners.core import (
     MIB,
     PRECISION_BYTES,
+    Column,
     Floats,
     Moment,
     Precision,
@@ -28,10 +29,13 @@ from advisor.planners.core import (
     shapes_of,
 )
 from advisor.planners.memory.transformers import (
+    BUCKET_ELEMENTS,
     Ledger,
     MemoryConstants,
+    context_bytes,
     model_state,
     token_activation_bytes,
+    without_terms,
 )
 from advisor.planners.step import Unit
 
@@ -43,14 +47,9 @@ LARGE_SEGMENT_BYTES = 20 * MIB
 
 
 def excess_bytes(
-    work: Work,
-    micro_batch: ArrayLike,
-    *,
-    gradient_share: ArrayLike = 1.0,
-    update_share: ArrayLike = 1.0,
-    accumulates: ArrayLike = True,
-    is_cpu: ArrayLike = False,
-) -> Array:
+    work: Work, micro_batch: ArrayLike, *, gradient_share: ArrayLike = 1.0,
+    update_share: ArrayLike = 1.0, accumulates: ArrayLike = True, is_cpu: ArrayLike = False,
+) -> Array:  # fmt: skip
     """Return what a step holds at most beside weights and state, gradients and saved activations.
 
     Memory of a recorded step beside weights and optimizer state, replayed at any micro-batch.
@@ -141,17 +140,10 @@ def recorded_activation_bytes(
 
 
 def work_ledger(
-    work: Work,
-    micro_batch: ArrayLike,
-    *,
-    dp: ArrayLike = 1,
-    zero_stage: ArrayLike = 0,
-    is_cpu: ArrayLike = False,
-    offload: AbstractSet[str] = frozenset(),
-    accumulates: ArrayLike = True,
-    is_alone: ArrayLike | None = None,
-    parameters: MemoryParameters,
-) -> Ledger:
+    work: Work, micro_batch: ArrayLike, *, dp: ArrayLike = 1, zero_stage: ArrayLike = 0,
+    is_cpu: ArrayLike = False, offload: AbstractSet[str] = frozenset(),
+    accumulates: ArrayLike = True, is_alone: ArrayLike | None = None, parameters: MemoryParameters,
+) -> Ledger:  # fmt: skip
     """Return the memory that a data-parallel worker takes, by the terms of ``TERMS``.
 
     ``is_cpu``: the process's own memory takes the place of the accelerator's context; ``offload``:
@@ -183,8 +175,7 @@ def work_ledger(
         "workspace": np.maximum(excess, 0.0),
     }  # fmt: skip
     is_alone = np.asarray(d == 1 if is_alone is None else is_alone)
-    alone = min(parameters.alone_context_bytes, parameters.context_bytes)
-    context = np.where(is_alone, alone, parameters.context_bytes)
+    context = context_bytes(parameters, is_alone)
     terms["context"] = np.where(is_cpu, parameters.process_bytes, context)
     passing = terms["activations"] + logits + terms["workspace"]
     lasting = 0.0 if parameters.is_replayed else states + np.minimum(excess, 0.0)
@@ -192,27 +183,20 @@ def work_ledger(
         passing + np.where(is_alone, 0.0, lasting)
     )
     on_cpu = (parameters.cpu_slack - 1) * (states + np.minimum(excess, 0.0) + passing)
-    terms["fragmentation"] = np.where(is_cpu, on_cpu, lost)
+    terms["rounding"] = np.where(is_cpu, on_cpu, lost)
     return terms
 
 
 def training_memory_bytes(work: Work, micro_batch: ArrayLike, **asked: Any) -> Array:
     """Return the sum of ``work_ledger``, asked alike [bytes]."""
-    return np.asarray(reduce(np.add, work_ledger(work, micro_batch, **asked).values()))
+    return without_terms(work_ledger(work, micro_batch, **asked))
 
 
 def largest_micro_batch(
-    work: Work,
-    device_memory_bytes: ArrayLike,
-    *,
-    largest: int = 65_536,
-    margin_fraction: ArrayLike = 0.0,
-    dp: ArrayLike = 1,
-    zero_stage: ArrayLike = 0,
-    is_cpu: ArrayLike = False,
-    accumulates: ArrayLike = True,
-    parameters: MemoryParameters,
-) -> NDArray[np.int64]:
+    work: Work, device_memory_bytes: ArrayLike, *, largest: int = 65_536,
+    margin_fraction: ArrayLike = 0.0, dp: ArrayLike = 1, zero_stage: ArrayLike = 0,
+    is_cpu: ArrayLike = False, accumulates: ArrayLike = True, parameters: MemoryParameters,
+) -> NDArray[np.int64]:  # fmt: skip
     """Return the largest micro-batch that fits, at most ``largest``; 0 where not even one does.
 
     Memory is affine in the micro-batch at each moment of a step, so two evaluations give it
@@ -244,12 +228,9 @@ def _last_that_fits(room: Array, one: Array, most: Array, largest: int) -> NDArr
 
 
 def _work_states(
-    work: Work,
-    d: Array,
-    stage: NDArray[np.int_],
-    offload: AbstractSet[str],
+    work: Work, d: Array, stage: NDArray[np.int_], offload: AbstractSet[str],
     parameters: MemoryParameters,
-) -> Ledger:
+) -> Ledger:  # fmt: skip
     """States, buckets, gathered layers and low-precision copies of ``work`` on one device."""
     casts = _cast_bytes(work)
     kept = model_state(
@@ -264,6 +245,8 @@ def _work_states(
     gathered = np.where(fetches, at_once * (casts or work.parameter_bytes), casts)
     bucket = parameters.bucket_fraction * work.gradient_bytes
     buckets = np.where((stage < 2) & (d > 1), bucket, 0.0)
+    if "gradients" in offload:
+        buckets = np.maximum(buckets, 4.0 * min(work.parameters, BUCKET_ELEMENTS))
     shape = np.broadcast_shapes(np.shape(d), np.shape(stage))
     weights, gradients, optimizer = (
         np.broadcast_to(one, shape) for one in (kept.weights, kept.gradients, kept.optimizer)
@@ -390,36 +373,50 @@ class UnitTable:
         return units * float(self.kept_bytes(tp, "kept").max())
 
 
-def unit_state_bytes(
-    work: Work,
-    table: UnitTable,
-    *,
-    tp: int,
-    dp: int,
-    zero_stage: int,
-    offload: AbstractSet[str],
-    memory: MemoryParameters,
-) -> Floats:
-    """Return what each unit's parameters take on a device, slack included, (n_units,) [bytes]."""
+def parameter_ledger(
+    work: Work, *, dp: ArrayLike, zero_stage: ArrayLike, offload: AbstractSet[str] = frozenset(),
+    is_alone: bool = False, memory: MemoryParameters,
+) -> Ledger:  # fmt: skip
+    """Return what one parameter takes on a device, slack included, by term [bytes/parameter]."""
     bare = replace(
         work, saved_bytes_per_sample=0.0, input_bytes_per_sample=0.0, transformer=None, moments=()
     )
-    total = training_memory_bytes(
-        bare, 1, dp=dp, zero_stage=zero_stage, offload=offload, is_alone=False,
+    terms = work_ledger(
+        bare, 1, dp=dp, zero_stage=zero_stage, offload=offload, is_alone=is_alone,
         parameters=memory,
     )  # fmt: skip
-    each = (float(total) - memory.context_bytes) / max(work.parameters, 1)
-    return table.held_parameters(tp) * each
+    count = max(work.parameters, 1)
+    return {name: term / count for name, term in terms.items() if name != "context"}
 
 
-def base_bytes(work: Work, micro_batch: Floats, memory: MemoryParameters) -> Floats:
-    """Return what a device holds whatever its units [bytes].
+def base_ledger(
+    work: Work, micro_batch: Column, memory: MemoryParameters, *, kept: Column = 0.0,
+    live: Column = 0.0, update_share: float = 1.0, is_alone: bool = False,
+) -> Ledger:  # fmt: skip
+    """Return what a device holds whatever its units, and what a pass leaves of them, by term.
 
     Context, the micro-batch's samples, and what the recorded step held beside gradients and saved
-    activations, wherever in the model that was.
+    activations, wherever in the model that was. ``kept``, ``live``: activations of all
+    micro-batches in flight, and of the units at work besides [bytes]; ``update_share``: as of
+    ``excess_bytes``.
     """
-    passing = micro_batch * work.input_bytes_per_sample + excess_bytes(work, micro_batch)
-    return np.asarray(memory.context_bytes + rounding_bytes(work) + memory.slack * passing)
+    b = np.asarray(micro_batch, float)
+    excess = excess_bytes(work, b, update_share=update_share)
+    kept = np.asarray(kept + b * work.input_bytes_per_sample)
+    lost = rounding_bytes(work) + (memory.slack - 1) * (kept + live + excess)
+    return {
+        "activations": kept, "recomputed": np.asarray(live), "workspace": excess,
+        "context": context_bytes(memory, is_alone), "rounding": np.asarray(lost),
+    }  # fmt: skip
+
+
+def stage_ledger(parameters: float, each: Ledger, base: Ledger) -> Ledger:
+    """Return what a stage's device holds: its parameters, and what a pass leaves, by term.
+
+    ``each``: of a parameter (``parameter_ledger``); ``base``: ``base_ledger`` of its passes.
+    """
+    states: Ledger = {name: np.asarray(parameters * term) for name, term in each.items()}
+    return {**states, **base, "rounding": states["rounding"] + base["rounding"]}
 
 
 def offloaded_bytes(

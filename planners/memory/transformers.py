@@ -59,7 +59,7 @@ Kind = Literal[
 ]
 Term = Literal[
     "parameters", "gradients", "optimizer", "masters", "adapters", "gathered", "buckets",
-    "activations", "recomputed", "logits", "workspace", "context", "fragmentation",
+    "activations", "recomputed", "logits", "workspace", "context", "fragmentation", "rounding",
     "host_state", "host_activations",
 ]  # fmt: skip
 # Bytes of one device by what they are for; what lies on the host under ``HOST_TERMS``.
@@ -87,6 +87,7 @@ TERMS: Final[Mapping[Term, tuple[Kind, str, str]]] = {
     ),
     "context": ("context", "CUDA context, libraries, communicators", "fitted"),
     "fragmentation": ("fragmentation", "(slack - 1) x what is allocated", "fitted"),
+    "rounding": ("fragmentation", "the same, of a recorded step's own blocks", "replayed, fitted"),
     "host_state": ("states", "what is offloaded of the state", "ZeRO-Offload, Ren et al. 2021"),
     "host_activations": (
         "activations",
@@ -100,7 +101,7 @@ HOST_TERMS: Final[tuple[Term, ...]] = ("host_state", "host_activations")
 # ``max_memory_reserved``, ``nvidia-smi``; and what must have room.
 Definition = Literal["allocated", "reserved", "monitor", "needed"]
 UNSEEN: Final[Mapping[Definition, tuple[Term, ...]]] = {
-    "allocated": ("context", "fragmentation"),
+    "allocated": ("context", "fragmentation", "rounding"),
     "reserved": ("context",),
     "monitor": (),
     "needed": ("fragmentation",),
@@ -158,10 +159,26 @@ class MemoryConstants:
 WIDTHS: Final = tuple(f"{kind}_log_sd" for kind in get_args(Kind))
 
 
+def context_bytes(constants: MemoryConstants, is_alone: ArrayLike) -> Floats:
+    """Return what CUDA and its libraries take of a device, alone or among others [bytes]."""
+    alone = min(constants.alone_context_bytes, constants.context_bytes)
+    return np.where(is_alone, alone, constants.context_bytes)
+
+
 def without_terms(terms: Ledger, unseen: tuple[Term, ...] = ()) -> Floats:
     """Return the sum of a device's terms but for some [bytes]."""
     left = [t for name, t in terms.items() if name not in unseen and name not in HOST_TERMS]
     return np.asarray(reduce(np.add, left))
+
+
+def at_row(terms: Ledger, row: int, shape: tuple[int, ...]) -> Ledger:
+    """Return one row of columns."""
+    return {name: np.asarray(np.broadcast_to(one, shape)[row]) for name, one in terms.items()}
+
+
+def needed_of(terms: Ledger) -> Floats:
+    """Return what a device must have room for [bytes]."""
+    return without_terms(terms, UNSEEN["needed"])
 
 
 def deviation_bytes(
@@ -219,6 +236,7 @@ def model_state(
     moves_weights: ArrayLike = False,
     moves_optimizer: ArrayLike = False,
     moves_gradients: ArrayLike = False,
+    pages_optimizer: ArrayLike = False,
 ) -> ModelState:
     """Return where so many bytes of weights, gradients and optimizer state lie.
 
@@ -226,7 +244,8 @@ def model_state(
     weights ([2]_, section 5). ``keeps_gradients`` says where gradients stay whole whatever the
     stage, because they are added up over several micro-batches before they are reduced. A host
     that has the optimizer's state keeps the gradients that it updates with, too; on the device
-    they stay but for ``moves_gradients``.
+    they stay but for ``moves_gradients``. Where its state is paged (``pages_optimizer``), the
+    device updates, and the host needs no gradients.
 
     Examples
     --------
@@ -247,10 +266,11 @@ def model_state(
     weights, shards = weights / np.where(stage >= 3, d, 1.0), np.where(stage >= 1, d, 1.0)
     # The host updates with gradients, whether they stay on the device too or not.
     updated = gradients * (updates | np.asarray(moves_gradients, bool)) / shards
-    there = weights * ~passes, on_device, optimizer * ~updates / shards
+    away = updates | np.asarray(pages_optimizer, bool)
+    there = weights * ~passes, on_device, optimizer * ~away / shards
     return ModelState(
         device_bytes=np.asarray(there[0] + there[1] + there[2]),
-        host_bytes=np.asarray(weights * passes + optimizer * updates / shards + updated),
+        host_bytes=np.asarray(weights * passes + optimizer * away / shards + updated),
         weights=np.asarray(there[0]),
         gradients=np.asarray(there[1]),
         optimizer=np.asarray(there[2]),
@@ -420,15 +440,14 @@ def parameter_state(
     """Return the state of a parameter that so many ranks share copies of."""
     # What is frozen has neither gradient nor optimizer state.
     trained = np.asarray(shapes.trained_share, float)
-    # What is paged lies on the host where it does not fit; nothing must have room for it.
-    moves = (np.asarray(layouts.offloads_optimizer) > 0) | (
-        np.asarray(software.pages_optimizer) > 0
-    )
     return model_state(
         software.weight_bytes, trained * software.gradient_bytes,
         trained * software.optimizer_state_bytes, dp=ranks, zero_stage=layouts.zero_stage,
         keeps_gradients=accumulates_whole(layouts), moves_weights=layouts.offloads_parameters,
-        moves_optimizer=moves, moves_gradients=_moves_gradients(layouts, software, ranks),
+        moves_optimizer=layouts.offloads_optimizer,
+        moves_gradients=_moves_gradients(layouts, software, ranks),
+        # What is paged lies on the host where it does not fit; nothing must have room for it.
+        pages_optimizer=software.pages_optimizer,
     )  # fmt: skip
 
 
@@ -490,6 +509,10 @@ def accumulates_whole(layouts: Layouts) -> NDArray[np.bool_]:
     return np.asarray((np.asarray(layouts.pp) > 1) & (steps > 1))
 
 
+# ``reduce_bucket_size`` of DeepSpeed's ZeroConfig, through which gradients go to the host.
+BUCKET_ELEMENTS: Final = 5e8
+
+
 def _kept_by_deepspeed(
     held: Floats, layouts: Layouts, ranks: Floats, software: Software
 ) -> Floats:
@@ -498,11 +521,15 @@ def _kept_by_deepspeed(
     Its optimizer casts the gradients that it updates with: all of them, or its shard's. Gradients
     that lie on the host pass through the bucket.
     """
-    if not (np.any(software.gradient_shard_bytes) or np.any(software.reduce_bucket_elements)):
+    columns = (layouts.offloads_optimizer, layouts.offloads_gradients,
+               software.gradient_shard_bytes, software.reduce_bucket_elements)  # fmt: skip
+    if not any(np.any(one) for one in columns):
         return np.zeros(())
     zero, moves = np.asarray(layouts.zero_stage), _moves_gradients(layouts, software, ranks)
     cast = model_state(0, 0, software.gradient_shard_bytes * held, dp=ranks, zero_stage=zero)
-    bucket = 4.0 * np.minimum(held, software.reduce_bucket_elements)
+    passes = moves & (np.asarray(software.offload_takes_gradients) > 0)
+    elements = np.where(passes, BUCKET_ELEMENTS, software.reduce_bucket_elements)
+    bucket = 4.0 * np.minimum(held, elements)
     kept = np.where((zero < 2) & ~moves, cast.device_bytes, 0.0)
     return np.asarray(kept + np.where((zero == 1) | moves, bucket, 0.0))
 
@@ -514,8 +541,8 @@ def _moves_gradients(layouts: Layouts, software: Software, ranks: Floats) -> NDA
     stay on the device (Ren et al., ZeRO-Offload, 2021, section 4).
     """
     is_offload = np.asarray(layouts.offloads_optimizer) > 0
-    is_deepspeed = np.asarray(software.gradient_shard_bytes, float) > 0
-    is_usual = is_offload & is_deepspeed & ((layouts.zero_stage >= 2) | (ranks == 1))
+    takes = np.asarray(software.offload_takes_gradients) > 0
+    is_usual = is_offload & takes & ((layouts.zero_stage >= 2) | (ranks == 1))
     return np.asarray(is_usual | (np.asarray(layouts.offloads_gradients) > 0))
 
 
@@ -567,8 +594,7 @@ def ledger(
     terms |= _passing_terms(shapes, layouts, software, fixed, layers, held, stage)
     terms = _at_peak(terms, shapes, layouts, software)
     is_alone = np.asarray(layouts.tp, float) * layouts.pp * layouts.cp * layouts.dp == 1
-    alone = min(fixed.alone_context_bytes, fixed.context_bytes)
-    terms["context"] = np.where(is_alone, alone, fixed.context_bytes)
+    terms["context"] = context_bytes(fixed, is_alone)
     lost = without_terms(terms, ("context", "fragmentation", *lasting))
     lasts = 0.0 if fixed.is_replayed else without_terms({name: terms[name] for name in lasting})
     lost = (fixed.slack - 1) * (lost + np.where(is_alone, 0.0, lasts))
@@ -597,8 +623,7 @@ def needed_bytes(
 
     ``held``: micro-batches whose activations the stage holds; ``in_flight`` by default.
     """
-    terms = ledger(shapes, layouts, software, constants, stage=stage, held=held)
-    return without_terms(terms, UNSEEN["needed"])
+    return needed_of(ledger(shapes, layouts, software, constants, stage=stage, held=held))
 
 
 def _at_peak(terms: Ledger, shapes: Shapes, layouts: Layouts, software: Software) -> Ledger:

@@ -386,8 +386,7 @@ def _shaped(case: LayoutCase) -> BlockTimes:
         + unpacked_again
     )
     recompute = np.asarray(layouts.recompute)
-    kept = np.asarray(software.selective_gemm)
-    selective = np.where(kept > 0, kept * products + elementwise, attention)
+    selective = _selective_s(case, products, attention, elementwise)
     weights, ffn = layer_parameters(shapes)
     last = ffn / shapes.matrices / (weights + ffn)
     full = forward - np.where(np.asarray(software.stops_early), last * products, 0.0)
@@ -406,6 +405,14 @@ def _shaped(case: LayoutCase) -> BlockTimes:
     )
 
 
+def _selective_s(
+    case: LayoutCase, products: Floats, attention: Floats, elementwise: Floats
+) -> Floats:
+    """Return what selective recomputation does again of a layer's forward pass [s]."""
+    kept = np.asarray(case.software.selective_gemm)
+    return np.where(kept > 0, kept * products + elementwise, attention)
+
+
 def _tabulated(case: LayoutCase, table: UnitTimes) -> BlockTimes:
     """Return a block's times from a table of them, which has launches and a share of the head.
 
@@ -420,7 +427,11 @@ def _tabulated(case: LayoutCase, table: UnitTimes) -> BlockTimes:
     narrow = (1 + parameters.saturation_tp * tp / h) / (1 + parameters.saturation_tp / h) / tp
     forward = (forward - launch[0]) * narrow + launch[0]
     backward = (backward - launch[1]) * narrow + launch[1]
-    again = np.where(np.asarray(layouts.recompute) == 2, forward, 0.0)
+    recompute, selective = np.asarray(layouts.recompute), np.zeros(())
+    if np.any(recompute == 1):
+        parts = products_s(case), attention_s(case), elementwise_s(case)
+        selective = _selective_s(case, *parts) / sum(parts)
+    again = np.where(recompute == 2, forward, np.where(recompute == 1, selective * forward, 0.0))
     again = again * partial_share(shapes, layouts) * passed_layers_share(shapes, layouts)
     nothing = np.zeros(())
     return BlockTimes(

@@ -51,6 +51,7 @@ from advisor.planners.core import (
     impossible,
     refused,
 )
+from advisor.planners.memory import Ledger, without_terms
 
 
 def spans(values: Sequence[float]) -> Floats:
@@ -168,9 +169,14 @@ class SwapPlan:
     step_s: float
     throughput_samples_per_s: float
     exposed_fraction: float  # share of the step spent waiting for loads
-    # gpu_bytes, host_bytes: needed on each peer [bytes]
-    gpu_bytes: float
+    # gpu_ledger, host_bytes: needed on each peer; the first by term, where most is there [bytes]
+    gpu_ledger: Ledger
     host_bytes: float
+
+    @property
+    def gpu_bytes(self) -> float:
+        """Needed on each peer's GPU [bytes]."""
+        return float(without_terms(self.gpu_ledger))
 
     @property
     def synchronous_step_s(self) -> float:
@@ -179,13 +185,9 @@ class SwapPlan:
 
 
 def plan_atom(
-    model: SwapModel,
-    peer: Peer,
-    *,
-    peers: int,
-    accumulation_steps: int,
+    model: SwapModel, peer: Peer, *, peers: int, accumulation_steps: int,
     average_every: int = AVERAGE_EVERY,
-) -> SwapPlan:
+) -> SwapPlan:  # fmt: skip
     """Cut a model into pieces so that a peer's step is shortest, within GPU and host memory.
 
     Exact over all cuts: a dynamic programme over two neighbouring pieces, O(L^3).
@@ -236,13 +238,9 @@ def _require_host(model: SwapModel, peer: Peer, accumulation: float) -> None:
 
 
 def _describe(
-    model: SwapModel,
-    peer: Peer,
-    edges: list[int],
-    peers: int,
-    accumulation_steps: int,
+    model: SwapModel, peer: Peer, edges: list[int], peers: int, accumulation_steps: int,
     average_every: int,
-) -> SwapPlan:
+) -> SwapPlan:  # fmt: skip
     a = accumulation_steps
     pieces = list(pairwise(edges))
     compute = np.array([sum(model.forward_s[i:j]) for i, j in pieces])
@@ -254,6 +252,7 @@ def _describe(
     step_s = forward_s + backward_s + update_s + sync_s
     computing = (1 + BACKWARD) * a * float(compute.sum()) * (1 + peer.kappa)
     before = np.concatenate([[0.0], size[:-1]])
+    full = int(np.argmax(before + 2 * size + saved))
     load = size[1:] / peer.host_bytes_per_s
     hide = float((load / compute[:-1]).max()) if load.size else 0.0
     return SwapPlan(
@@ -268,7 +267,11 @@ def _describe(
         step_s=step_s,
         throughput_samples_per_s=peers * a * model.micro_batch / step_s,
         exposed_fraction=1 - computing / (forward_s + backward_s),
-        gpu_bytes=float((before + 2 * size + saved).max()),
+        gpu_ledger={
+            "gathered": before[full] + size[full],
+            "gradients": size[full],
+            "activations": saved[full],
+        },
         host_bytes=state + a * sum(model.boundary_bytes[j - 1] for _, j in pieces[:-1]),
     )
 

@@ -141,14 +141,9 @@ class UnevenPlan:
 
 
 def layer_s(
-    latency: LayerLatency,
-    micro_batch: Ints,
-    accumulation_steps: Ints,
-    *,
-    all_gather_s: Floats,
-    reduce_scatter_s: Floats,
-    accumulation_overhead_s: float,
-) -> Floats:
+    latency: LayerLatency, micro_batch: Ints, accumulation_steps: Ints, *, all_gather_s: Floats,
+    reduce_scatter_s: Floats, accumulation_overhead_s: float,
+) -> Floats:  # fmt: skip
     """Return the time of one layer on one GPU (section 2.1, step 4) [s]."""
     t_f, t_b = latency.at(micro_batch)
     forward = accumulation_steps * t_f
@@ -172,12 +167,9 @@ def memory_curve(compute_bytes: Sequence[float], up_to: int) -> Floats:
 
 
 def plan_cephalo(
-    workers: Sequence[Worker],
-    job: UnevenJob,
-    *,
-    constants: CephaloConstants | None = None,
+    workers: Sequence[Worker], job: UnevenJob, *, constants: CephaloConstants | None = None,
     may_accumulate: bool = True,
-) -> UnevenPlan:
+) -> UnevenPlan:  # fmt: skip
     """Split a step over mixed GPUs so that the slowest of them is as fast as possible.
 
     ``workers``: equal GPUs get their shares in falling order of batch; ``may_accumulate``: whether
@@ -232,13 +224,9 @@ def _check_workers(workers: Sequence[Worker]) -> None:
 
 
 def _options(
-    worker: Worker,
-    job: UnevenJob,
-    gpus: int,
-    compute: Floats,
-    fixed: CephaloConstants,
+    worker: Worker, job: UnevenJob, gpus: int, compute: Floats, fixed: CephaloConstants,
     may_accumulate: bool,
-) -> BatchOptions:
+) -> BatchOptions:  # fmt: skip
     largest = compute.size - 1
     usable = fixed.usable_fraction * worker.memory_bytes - fixed.reserve_bytes
     u = np.arange(1, largest + 1)
@@ -250,13 +238,9 @@ def _options(
     factor = np.where(is_uneven, fixed.uneven_collective_factor, 1.0)
     overhead_s = fixed.accumulation_overhead_s
     time_s = layer_s(
-        worker.latency,
-        u_all,
-        k_all,
-        all_gather_s=factor * job.all_gather_s,
-        reduce_scatter_s=factor * job.reduce_scatter_s,
-        accumulation_overhead_s=overhead_s,
-    )
+        worker.latency, u_all, k_all, all_gather_s=factor * job.all_gather_s,
+        reduce_scatter_s=factor * job.reduce_scatter_s, accumulation_overhead_s=overhead_s,
+    )  # fmt: skip
     nothing_s = np.zeros(u_all.size)
     compute_s = layer_s(
         worker.latency, u_all, k_all, all_gather_s=nothing_s, reduce_scatter_s=nothing_s,
@@ -299,13 +283,9 @@ def _largest_first(
 
 
 def _finish(
-    workers: Sequence[Worker],
-    job: UnevenJob,
-    options: Sequence[BatchOptions],
-    chosen: Sequence[tuple[int, int]],
-    compute: Floats,
-    fixed: CephaloConstants,
-) -> UnevenPlan:
+    workers: Sequence[Worker], job: UnevenJob, options: Sequence[BatchOptions],
+    chosen: Sequence[tuple[int, int]], compute: Floats, fixed: CephaloConstants,
+) -> UnevenPlan:  # fmt: skip
     b = np.array([b for b, _ in chosen])
     u = np.array([u for _, u in chosen])
     rows = [
@@ -318,12 +298,9 @@ def _finish(
     in_use = compute[u] + fixed.reserve_bytes
     shards = level_shards(job.state_bytes, capacity, in_use)
     return UnevenPlan(
-        batches=tuple(map(int, b)),
-        micro_batches=tuple(map(int, u)),
-        accumulation_steps=tuple(map(int, b // u)),
-        state_bytes=tuple(map(float, shards)),
-        memory_bytes=tuple(map(float, in_use + shards)),
-        layer_s=tuple(times),
+        batches=tuple(map(int, b)), micro_batches=tuple(map(int, u)),
+        accumulation_steps=tuple(map(int, b // u)), state_bytes=tuple(map(float, shards)),
+        memory_bytes=tuple(map(float, in_use + shards)), layer_s=tuple(times),
         step_s=job.layers * max(times) + job.optimizer_s,
         exposed_s=job.layers * (max(times) - max(computed)),
-    )
+    )  # fmt: skip

@@ -203,13 +203,9 @@ def together(trace: NDArray[np.int64], requests: int) -> Steps:
 
 
 def cache_sizes(
-    mixture: Mixture,
-    trace: NDArray[np.int64],
-    policies: Sequence[Policy],
-    *,
-    before: NDArray[np.int64],
-    requests: int = 1,
-) -> tuple[CacheSize, ...]:
+    mixture: Mixture, trace: NDArray[np.int64], policies: Sequence[Policy], *,
+    before: NDArray[np.int64], requests: int = 1,
+) -> tuple[CacheSize, ...]:  # fmt: skip
     """Return what every policy makes of every size of the cache.
 
     ``trace``: (layers, tokens, top); the experts of every token; what is judged; ``before``: an

@@ -258,16 +258,10 @@ class ElasticPlan:
 
 
 def elastic_plan(
-    phases: Sequence[Phase],
-    scaling: WorkerScaling,
-    billing: Billing,
-    *,
-    batch: float,
-    batches: Sequence[float] = (),
-    resize_s: float = 60.0,
-    deadline_s: float | None = None,
+    phases: Sequence[Phase], scaling: WorkerScaling, billing: Billing, *, batch: float,
+    batches: Sequence[float] = (), resize_s: float = 60.0, deadline_s: float | None = None,
     budget_usd: float | None = None,
-) -> ElasticPlan:
+) -> ElasticPlan:  # fmt: skip
     """Choose workers (and batch) for each phase, and the best fixed count beside it.
 
     Raises PlanningError if nothing meets the limit (exit code 3), or a value makes no sense.
@@ -359,12 +353,9 @@ def _constant(
 
 
 def _schedule(
-    tables: Sequence[tuple[Column, Column]],
-    picks: tuple[int, ...],
-    scaling: WorkerScaling,
-    billing: Billing,
-    pauses: Column,
-) -> Schedule:
+    tables: Sequence[tuple[Column, Column]], picks: tuple[int, ...], scaling: WorkerScaling,
+    billing: Billing, pauses: Column,
+) -> Schedule:  # fmt: skip
     workers = tuple(scaling.workers[k] for k in picks)
     lengths = [float(time[k]) for (time, _), k in zip(tables, picks, strict=True)]
     # A resize is paid on the larger of the two counts: by the phase that has it.

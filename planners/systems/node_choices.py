@@ -125,14 +125,9 @@ def arrivals(
 
 
 def judge(
-    history: NodeHistory,
-    later: Shares,
-    *,
-    workers: int,
-    work: float,
-    others: Mapping[str, Way] = MappingProxyType({}),
-    most: int | None = None,
-) -> dict[str, Shares]:
+    history: NodeHistory, later: Shares, *, workers: int, work: float,
+    others: Mapping[str, Way] = MappingProxyType({}), most: int | None = None,
+) -> dict[str, Shares]:  # fmt: skip
     """Return how long jobs took that arrived on later days, by way of choosing nodes [slots].
 
     Raises PlanningError if the later days are too short for the job.

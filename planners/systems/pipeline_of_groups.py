@@ -80,18 +80,16 @@ class GroupedPipeline:
     # slowest group's steady part adds at the start and the end [s]
     pipeline_s: float
     fill_s: float
-    memory_bytes: tuple[float, ...]  # by stage, of the fullest device
+    # by stage: micro-batches that a device holds, and what the fullest device needs [bytes]
+    in_flight: tuple[float, ...]
+    memory_bytes: tuple[float, ...]
     micro_batch: int
 
 
 def grouped_pipeline(
-    groups: Sequence[StageGroup],
-    micro_batch: int,
-    micro_batches: int,
-    *,
-    send_s: Floats,
+    groups: Sequence[StageGroup], micro_batch: int, micro_batches: int, *, send_s: Floats,
     memory: StageMemory,
-) -> GroupedPipeline:
+) -> GroupedPipeline:  # fmt: skip
     """Order the groups, share the micro-batches out and cut the units.
 
     ``send_s``: (n_units,); over the cut behind each unit, one way [s].
@@ -170,6 +168,7 @@ def _cut(
         counts=tuple(tuple(map(int, n)) for n in counts),
         pipeline_s=cores[slowest] + fill_s,
         fill_s=fill_s,
+        in_flight=tuple(flights.tolist()),
         memory_bytes=tuple(m + memory.base_bytes for m in found.memory_bytes),
         micro_batch=micro_batch,
     )

@@ -130,11 +130,8 @@ def measured_spread(own_s: ArrayLike) -> RankSpread:
     between = float(np.sum((mean - mean.mean()) ** 2)) / (ranks - 1.0)
     return RankSpread(
         staying_fraction=float(np.sqrt(max(0.0, between - left))),
-        passing_fraction=float(np.sqrt(variance)),
-        lag1=lag1,
-        ranks=ranks,
-        steps=steps,
-    )
+        passing_fraction=float(np.sqrt(variance)), lag1=lag1, ranks=ranks, steps=steps,
+    )  # fmt: skip
 
 
 def per_doubling(sd_fraction: float) -> float:

@@ -60,12 +60,9 @@ class Tenant:
     def __post_init__(self) -> None:
         check_positive(self.name, compute_s=self.compute_s)
         check_not_negative(
-            self.name,
-            input_s=self.input_s,
-            compute_s=self.compute_s,
-            weight_bytes=self.weight_bytes,
-            transient_bytes=self.transient_bytes,
-        )
+            self.name, input_s=self.input_s, compute_s=self.compute_s,
+            weight_bytes=self.weight_bytes, transient_bytes=self.transient_bytes,
+        )  # fmt: skip
 
     @property
     def step_s(self) -> float:

@@ -150,12 +150,9 @@ def harvest(
     touched = max(one.touched_bytes for one in windows if one.window_s <= 1.25 * age_s)
     resident = max(one.resident_bytes for one in windows)
     return Harvest(
-        age_s=age_s,
-        limit_bytes=min((1.0 + headroom) * touched, resident),
-        resident_bytes=resident,
-        touched_bytes=touched,
-        loss_fraction=float(losses[good[0]]),
-    )
+        age_s=age_s, limit_bytes=min((1.0 + headroom) * touched, resident),
+        resident_bytes=resident, touched_bytes=touched, loss_fraction=float(losses[good[0]]),
+    )  # fmt: skip
 
 
 def borrow(

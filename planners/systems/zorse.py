@@ -38,7 +38,7 @@ from advisor.planners.core import (
     impossible,
     refused,
 )
-from advisor.planners.memory import model_state
+from advisor.planners.memory import Ledger, model_state, without_terms
 from advisor.planners.systems.cephalo import Worker
 
 Ints = NDArray[np.int64]
@@ -107,10 +107,15 @@ class AsymmetricPlan:
     core_s: float
     drain_s: float
     step_s: float
-    memory_bytes: tuple[float, ...]  # per GPU, by group [bytes]
+    ledgers: tuple[Ledger, ...]  # per GPU, by group [bytes]
     # all but two ministages of the parameters, and the optimizer's state, lie in host memory
     is_offloaded: bool = False
     host_bytes: float = 0.0  # host memory that offloading takes, over all groups [bytes]
+
+    @property
+    def memory_bytes(self) -> tuple[float, ...]:
+        """What a GPU takes, by group [bytes]."""
+        return tuple(float(without_terms(one)) for one in self.ledgers)
 
     def without_network_s(self) -> tuple[float, float, float]:
         """Return start-up, core and drain over links that take no time [s]."""
@@ -189,12 +194,9 @@ def share_layers(group_s: Floats, layers: int, degree: int) -> list[Ints]:
 
 
 def schedule_s(
-    groups: Sequence[PipelineGroup],
-    counts: Sequence[Ints],
-    chunks: Sequence[Ints],
-    micro_batch: int,
-    send_receive_s: float,
-) -> tuple[float, float, float]:
+    groups: Sequence[PipelineGroup], counts: Sequence[Ints], chunks: Sequence[Ints],
+    micro_batch: int, send_receive_s: float,
+) -> tuple[float, float, float]:  # fmt: skip
     """Return start-up, core and drain of a step (section 3.1, step 5) [s]."""
     times = [_zorse_both_s(g.workers, micro_batch) for g in groups]
     forward = [float(f.max()) for f, _ in times]
@@ -227,38 +229,32 @@ def _core_s(
     return float((np.maximum(up, gathered * chunk) + np.maximum(down, scattered * chunk)).sum())
 
 
-def memory_bytes(
-    gpus: int,
-    chunk: Ints,
-    job: PipelineJob,
-    micro_batch: int,
-    fixed: ZorseConstants,
-    *,
+def memory_ledger(
+    gpus: int, chunk: Ints, job: PipelineJob, micro_batch: int, fixed: ZorseConstants, *,
     is_offloaded: bool,
-) -> float:
-    """Return the memory of each GPU of a group (section 3.1, step 6) [bytes]."""
+) -> Ledger:  # fmt: skip
+    """Return the memory of each GPU of a group, by term (section 3.1, step 6) [bytes]."""
     pairs = chunk[:-1] + chunk[1:] if chunk.size > 1 else chunk
     whole, layers = float(pairs.max()), float(chunk.sum())
     shared = model_state(
         (layers - whole) * fixed.parameter_bytes, 0, layers * fixed.optimizer_bytes, dp=gpus,
         zero_stage=3, moves_weights=is_offloaded, moves_optimizer=is_offloaded,
     )  # fmt: skip
-    states = whole * fixed.parameter_bytes + float(shared.device_bytes)
     boundary = micro_batch * job.sequence * job.hidden * fixed.parameter_bytes
-    return (
-        states * job.layer_parameters + fixed.boundary_activations * boundary + fixed.reserve_bytes
-    )
+    each = job.layer_parameters
+    return {
+        "parameters": shared.weights * each, "optimizer": shared.optimizer * each,
+        "gathered": np.asarray(whole * fixed.parameter_bytes * each),
+        "activations": np.asarray(fixed.boundary_activations * boundary),
+        "context": np.asarray(fixed.reserve_bytes),
+    }  # fmt: skip
 
 
 def best_of_groups(
-    groups: Sequence[PipelineGroup],
-    job: PipelineJob,
-    *,
-    send_receive_s: Callable[[int], float],
-    micro_batches: Sequence[int] | None = None,
-    constants: ZorseConstants | None = None,
+    groups: Sequence[PipelineGroup], job: PipelineJob, *, send_receive_s: Callable[[int], float],
+    micro_batches: Sequence[int] | None = None, constants: ZorseConstants | None = None,
     may_offload: bool = False,
-) -> AsymmetricPlan:
+) -> AsymmetricPlan:  # fmt: skip
     """Choose micro-batch and interleave degree for groups in pipeline order.
 
     ``send_receive_s``: time to hand its activations to the next stage [s]; ``micro_batches``: to
@@ -298,14 +294,9 @@ def best_of_groups(
 
 
 def _plans(
-    groups: Sequence[PipelineGroup],
-    job: PipelineJob,
-    micro_batch: int,
-    degree: int,
-    send_receive_s: float,
-    fixed: ZorseConstants,
-    may_offload: bool,
-) -> list[AsymmetricPlan]:
+    groups: Sequence[PipelineGroup], job: PipelineJob, micro_batch: int, degree: int,
+    send_receive_s: float, fixed: ZorseConstants, may_offload: bool,
+) -> list[AsymmetricPlan]:  # fmt: skip
     if job.layers < len(groups) * degree or job.global_batch % micro_batch:
         return []
     total = job.global_batch // micro_batch
@@ -326,8 +317,10 @@ def _plans(
             core_s=parts[1],
             drain_s=parts[2],
             step_s=sum(parts),
-            memory_bytes=tuple(
-                memory_bytes(len(g.workers), c, job, micro_batch, fixed, is_offloaded=is_offloaded)
+            ledgers=tuple(
+                memory_ledger(
+                    len(g.workers), c, job, micro_batch, fixed, is_offloaded=is_offloaded
+                )
                 for g, c in zip(groups, chunks, strict=True)
             ),
             is_offloaded=is_offloaded,

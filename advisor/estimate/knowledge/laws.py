@@ -42,12 +42,16 @@ from advisor.planners.layouts import LayoutProblem, data_parallel_s, fixed_s, up
 from advisor.planners.links import data_parallel_step, hierarchical_reduce_scatter_s
 from advisor.planners.memory import (
     Kept,
+    Ledger,
+    MemoryConstants,
     MemoryParameters,
     UnitTable,
-    base_bytes,
+    base_ledger,
+    parameter_ledger,
     parameter_state,
-    training_memory_bytes,
-    unit_state_bytes,
+    stage_ledger,
+    without_terms,
+    work_ledger,
 )
 from advisor.planners.step import KERNELS, Unit, block_times, step_time, work_units
 from advisor.planners.systems import ring_s
@@ -105,6 +109,21 @@ class ModelOn:
         """The constants of the memory model."""
         return self.constants.memory
 
+    def stage_ledger(
+        self, units: slice, micro_batch: float, in_flight: float, workers: int
+    ) -> Ledger:
+        """Return what a device holds of some units, whose state ``workers`` share, by term.
+
+        ``in_flight``: micro-batches whose activations it holds.
+        """
+        table = self.table
+        held = float(table.parameters[units].sum())
+        if units.stop == len(table.names):
+            held += self.tied_parameters
+        kept = in_flight * micro_batch * float(table.kept_bytes(1, "kept")[units].sum())
+        base = base_ledger(self.work, micro_batch, self.memory, kept=kept)
+        return stage_ledger(held, self.law.parameter(workers, _shared(workers)), base)
+
     def times(self, group: ClusterGroup, kept: Kept = "kept") -> UnitTimes:
         """Return the times of the units on one of a group's devices; made once a group."""
         key = group.label, kept
@@ -127,14 +146,22 @@ class ModelOn:
         stored = self.work.parameter_bytes / max(self.work.parameters, 1)
         return min(stored, float(max(PRECISION_BYTES[self.work.precision], 2)))
 
-    def tied_bytes(self, workers: int, zero_stage: int = 0) -> float:
-        """Return what a head that shares the embedding's table takes in a stage of its own."""
+    def state_bytes(self, workers: int) -> Floats:
+        """Return weights, gradients and optimizer state by unit, shared by ``workers`` [bytes].
+
+        A head that shares the embedding's table has its own in a stage of its own.
+        """
+        each = without_terms(self.law.parameter(workers, _shared(workers)))
+        parameters = self.table.parameters.copy()
+        parameters[-1] += self.tied_parameters
+        return np.asarray(each * parameters)
+
+    @property
+    def tied_parameters(self) -> int:
+        """Parameters of a table that head and embedding share."""
         model = self.work.transformer
-        if model is None or not (model.has_tied_embeddings and model.has_head):
-            return 0.0
-        state = self.law.state_bytes(workers, zero_stage)
-        each = float(state.sum()) / max(float(self.table.parameters.sum()), 1.0)
-        return each * model.vocabulary * model.hidden
+        is_tied = model is not None and model.has_tied_embeddings and model.has_head
+        return model.vocabulary * model.hidden if model is not None and is_tied else 0
 
     def kept_bytes(self, micro_batch: float) -> Floats:
         """Return the activations that one micro-batch keeps by unit [bytes]."""
@@ -142,7 +169,7 @@ class ModelOn:
 
     def base_bytes(self, micro_batch: float) -> float:
         """Return what a device holds whatever its units [bytes]."""
-        return float(base_bytes(self.work, np.array(float(micro_batch)), self.memory))
+        return float(without_terms(base_ledger(self.work, micro_batch, self.memory)))
 
     def room_bytes(self, group: ClusterGroup) -> float:
         """Return what may be filled of a group's device [bytes]."""
@@ -176,6 +203,11 @@ class ModelOn:
         of_weights = max(kernel.log_sd_on(g.part.architecture) for g in groups)
         of_times = max(self.times(g).log_sd for g in groups)
         return math.hypot(of_times, of_weights, added, self.law.other_log_sd(groups, micro_batch))
+
+
+def _shared(workers: int) -> int:
+    """Return the ZeRO stage at which workers of a stage share its state."""
+    return 1 if workers > 1 else 0
 
 
 def replica(
@@ -233,12 +265,9 @@ class LayoutLaw:
         block = block_times(on.problem.case(replica(micro, kept=kept)))
         forward, backward = block.by_unit(self.table.is_block, self.transformer.layers)
         return UnitTimes(
-            micro_batches=micro,
-            forward_s=forward,
-            backward_s=backward,
-            optimizer_s=float(update_s(on.problem.case(_WHOLE))),
-            log_sd=on.law.log_sd,
-        )
+            micro_batches=micro, forward_s=forward, backward_s=backward,
+            optimizer_s=float(update_s(on.problem.case(_WHOLE))), log_sd=on.law.log_sd,
+        )  # fmt: skip
 
     def reduced(self, groups: Sequence[ClusterGroup], stage: Stage) -> ReducedStep:
         """Return the step of a stage with the reduction over all devices of the groups."""
@@ -299,15 +328,27 @@ class LayoutLaw:
             ),
         )
 
-    def state_bytes(self, workers: int, zero_stage: int = 0) -> Floats:
-        """Return weights, gradients and optimizer state by unit on one of ``workers`` [bytes]."""
+    @property
+    def memory(self) -> MemoryConstants:
+        """The constants of the memory model."""
+        return self._problem.memory
+
+    def parameter(self, workers: int, zero_stage: int = 0) -> Ledger:
+        """Return what a parameter takes on one of ``workers``, slack included [bytes]."""
         problem = self._problem
         rows = replica(1, workers, zero_stage=zero_stage)
         each = parameter_state(rows, problem.software, problem.shapes, np.asarray(float(workers)))
-        return np.asarray(problem.memory.slack * each.device_bytes * self.table.parameters)
+        return {
+            "parameters": each.weights, "gradients": each.gradients, "optimizer": each.optimizer,
+            "rounding": (problem.memory.slack - 1) * each.device_bytes,
+        }  # fmt: skip
+
+    def replica_ledger(self, replica: Layouts, kept: Kept) -> Ledger:
+        """Return what the whole model takes on one of data-parallel workers, by term [bytes]."""
+        return self._problem.ledger(replica)
 
     def replica_bytes(self, replica: Layouts, kept: Kept) -> Floats:
-        """Return what the whole model takes on one of data-parallel workers [bytes]."""
+        """Return what has to be there for it, as sure as it must fit [bytes]."""
         return self._problem.sure_bytes(self._problem.needs(replica))
 
     def runs(self, replica: Layouts) -> NDArray[np.bool_]:
@@ -388,27 +429,35 @@ class OperatorLaw:
         of_size = case.anchors.size_log_sd(np.array([sum(g.devices for g in groups)]))
         return math.hypot(float((np.diagonal(hosts) * heard).max()), float(of_size[0]))
 
-    def state_bytes(self, workers: int, zero_stage: int = 0) -> Floats:
-        """Return weights, gradients and optimizer state by unit on one of ``workers`` [bytes]."""
-        case = self.units.case
-        return unit_state_bytes(
-            case.work, self.table, tp=1, dp=workers, zero_stage=zero_stage, offload=frozenset(),
-            memory=case.constants.memory,
-        )  # fmt: skip
+    @property
+    def memory(self) -> MemoryParameters:
+        """The constants of the memory model."""
+        return self.units.case.constants.memory
 
-    def replica_bytes(self, replica: Layouts, kept: Kept) -> Floats:
-        """Return what the whole model takes on one of data-parallel workers [bytes]."""
-        case, micro = self.units.case, np.asarray(replica.micro_batch, float)
-        work, memory, dp, zero = case.work, case.constants.memory, replica.dp, replica.zero_stage
+    def parameter(self, workers: Column, zero_stage: Column = 0) -> Ledger:
+        """Return what a parameter takes on one of ``workers``, slack included [bytes]."""
+        return parameter_ledger(
+            self.units.case.work, dp=workers, zero_stage=zero_stage, memory=self.memory
+        )
+
+    def replica_ledger(self, replica: Layouts, kept: Kept) -> Ledger:
+        """Return what the whole model takes on one of data-parallel workers, by term [bytes]."""
+        work, micro, table = self.units.case.work, np.asarray(replica.micro_batch), self.table
         if kept == "kept":
-            return training_memory_bytes(
-                work, micro, dp=dp, zero_stage=zero, parameters=memory,
+            return work_ledger(
+                work, micro, dp=replica.dp, zero_stage=replica.zero_stage, parameters=self.memory,
                 accumulates=np.asarray(replica.accumulation_steps) > 1,
             )  # fmt: skip
-        each = float(self.table.kept_bytes(1, kept).sum() + self.table.live_bytes(1, kept))
-        by_stage = [self.state_bytes(int(dp), stage).sum() for stage in range(4)]
-        held = np.array(by_stage)[np.asarray(zero)]
-        return np.asarray(held + memory.slack * micro * each + base_bytes(work, micro, memory))
+        base = base_ledger(
+            work, micro, self.memory, kept=micro * table.kept_bytes(1, kept).sum(),
+            live=micro * table.live_bytes(1, kept),
+        )  # fmt: skip
+        each = self.parameter(replica.dp, replica.zero_stage)
+        return stage_ledger(float(table.parameters.sum()), each, base)
+
+    def replica_bytes(self, replica: Layouts, kept: Kept) -> Floats:
+        """Return what must have room for it [bytes]."""
+        return without_terms(self.replica_ledger(replica, kept))
 
     def gather_s(self, groups: Sequence[ClusterGroup], layer_bytes: float) -> float:
         """Return gathering (or scattering) one layer over all devices of the groups [s]."""

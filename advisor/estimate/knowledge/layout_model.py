@@ -338,17 +338,6 @@ def passed_share(work: Work) -> float:
     return 1.0 - work.setup.frozen_layers(work.transformer) / work.transformer.layers
 
 
-def _is_tuned_finely(setup: TrainingSetup) -> bool:
-    """Whether a setup is that of fine-tuning with Hugging Face's Trainer, as far as it says.
-
-    Weights in 16 bits without an fp32 copy, or adapters, are what its runs have and no others
-    among those that the constants were fitted on: InternEvo's, torchtitan's and VectorLM's eager
-    steps are nearer without the Trainer's costs (errors of 2.7, 3.3 and 4.0 against 2.2, 1.2 and
-    2.4 %, `advisor train layout-model`'s rows), its own are not (3 and 4 against 11 and 7).
-    """
-    return setup.has_adapters or setup.weights == "bf16"
-
-
 def usual_stack(work: Work, *, is_split: bool, moves_state: bool = False) -> Stack | None:
     """Return what a described transformer is commonly trained with, where nobody says.
 
@@ -365,7 +354,7 @@ def usual_stack(work: Work, *, is_split: bool, moves_state: bool = False) -> Sta
     setup, is_narrow = work.setup, PRECISION_BYTES[work.precision] == 1
     if setup.has_adapters and setup.base_bits == 16 and (is_split or is_narrow):
         return "nemo"
-    if _is_tuned_finely(setup):
+    if setup.is_tuned_finely:
         return "trl" if setup.kernels == "eager" else None
     if is_narrow:
         return "nemo"
@@ -444,7 +433,7 @@ def software_of(work: Work) -> Software:
         dequantised_bytes=kernel.backward_bytes,
         dequantised_forward_bytes=kernel.forward_bytes,
         fusion=FUSIONS.index(setup.kernels),
-        is_trainer=int(setup.kernels == "eager" and _is_tuned_finely(setup)),
+        is_trainer=int(setup.kernels == "eager" and setup.is_tuned_finely),
         attention=_UNFUSED if setup.attention == "unfused" else _TUNED if is_megatron else _FLASH,
         overlaps_dp=int(setup.overlaps),
         overlaps_tp=int(
@@ -461,21 +450,21 @@ def software_of(work: Work) -> Software:
         master_bytes=setup.master_bytes(precision),
         optimizer_state_bytes=setup.optimizer_bytes(precision, work.transformer),
         pages_optimizer=int(setup.pages_optimizer),
+        # The Trainer's, and what a loop of one's own has, is DeepSpeed's.
+        offload_takes_gradients=int(setup.facts is None or setup.facts.framework == "trainer"),
         update_flop=setup.update_flop(work.transformer),
         logit_scale=LOGIT_SCALES[FUSIONS.index(setup.kernels)],
         activation_scale=element / 2,
         # Of PyTorch's operators every second product (``create_selective_checkpoint_contexts``).
         selective_gemm=0.0 if is_megatron else 0.5,
     )
-    asked = {} if setup.loss is None else LOSSES[setup.loss]
     if (facts := setup.facts) is None:
-        # Whoever tunes a model has a loss in parts, unless it is said: torchtune, TRL, Unsloth.
-        usual = LOSSES["chunked"] if _is_tuned_finely(setup) and setup.loss is None else asked
-        return replace(software, **usual)
+        is_open = setup.loss is None and setup.computed_loss == "eager"
+        return software if is_open else replace(software, **LOSSES[setup.computed_loss])
     said = dict(facts.software)
     if setup.loss not in (None, facts.loss):
         said = {name: value for name, value in said.items() if not name.startswith("logit_")}
-        said |= asked
+        said |= LOSSES[setup.computed_loss]
     if setup.attention == "unfused":
         said.pop("attention", None)
     if setup.overlaps_tensor is not None:

@@ -18,7 +18,8 @@ from advisor.collectors.format import Told
 from advisor.estimate.case import StepCase, is_laid_out_by_shape
 from advisor.estimate.launch import recorded_script
 from advisor.estimate.launch.megatron import command_line
-from advisor.estimate.launch.torchtitan import torchtitan_line, torchtune_line
+from advisor.estimate.launch.torchtitan import torchtitan_line
+from advisor.estimate.launch.torchtune import torchtune_line
 from advisor.estimate.launch.trainer import deepspeed_command, trainer_command
 from advisor.estimate.ways.recorded_units import UnitModel
 from advisor.planners.core import (
@@ -52,12 +53,9 @@ _LINES: Final[dict[Framework, Callable[..., str]]] = {
 
 
 def framework_of(
-    layout: Layout,
-    transformer: Transformer,
-    *,
-    setup: TrainingSetup = DEFAULT_SETUP,
+    layout: Layout, transformer: Transformer, *, setup: TrainingSetup = DEFAULT_SETUP,
     precision: Precision = "bf16",
-) -> Framework | None:
+) -> Framework | None:  # fmt: skip
     """Return the first framework that accepts a layout, the simplest first; None if none does.
 
     A stack that its user named goes before all.
@@ -71,12 +69,9 @@ def framework_of(
 
 
 def runnable(
-    layout: Layout,
-    transformer: Transformer,
-    *,
-    setup: TrainingSetup = DEFAULT_SETUP,
+    layout: Layout, transformer: Transformer, *, setup: TrainingSetup = DEFAULT_SETUP,
     precision: Precision = "bf16",
-) -> str | None:
+) -> str | None:  # fmt: skip
     """Return why no framework runs a layout; None where one does."""
     if framework_of(layout, transformer, setup=setup, precision=precision):
         return None
@@ -94,15 +89,9 @@ def runnable(
 
 
 def command(
-    layout: Layout,
-    transformer: Transformer,
-    *,
-    group: str,
-    nodes: int,
-    per_node: int,
-    setup: TrainingSetup = DEFAULT_SETUP,
-    precision: Precision = "bf16",
-) -> Command:
+    layout: Layout, transformer: Transformer, *, group: str, nodes: int, per_node: int,
+    setup: TrainingSetup = DEFAULT_SETUP, precision: Precision = "bf16",
+) -> Command:  # fmt: skip
     """Return how to run one layout on equal machines.
 
     Data parallelism alone runs on PyTorch (ZeRO 0 and 3) or DeepSpeed (ZeRO 1 and 2, offload);

@@ -38,16 +38,10 @@ _SHARDING: Final[dict[int, str]] = {2: "optim_grads", 3: "optim_grads_params"}
 
 
 def command_line(
-    layout: Layout,
-    transformer: Transformer,
-    *,
-    nodes: int,
-    per_node: int,
-    layers: Sequence[int] | None = None,
-    setup: TrainingSetup = DEFAULT_SETUP,
-    precision: Precision = "bf16",
-    launcher_arguments: str = "",
-) -> str:
+    layout: Layout, transformer: Transformer, *, nodes: int, per_node: int,
+    layers: Sequence[int] | None = None, setup: TrainingSetup = DEFAULT_SETUP,
+    precision: Precision = "bf16", launcher_arguments: str = "",
+) -> str:  # fmt: skip
     """Return the whole command: environment, launcher, script, arguments.
 
     Data, tokenizer and schedule are the user's, in ``TRAINING_ARGS``; without them the command
@@ -116,13 +110,9 @@ def environment(layout: Layout, precision: Precision) -> dict[str, str]:
 
 
 def megatron_arguments(
-    layout: Layout,
-    transformer: Transformer,
-    *,
-    layers: Sequence[int] | None = None,
-    setup: TrainingSetup = DEFAULT_SETUP,
-    precision: Precision = "bf16",
-) -> list[str]:
+    layout: Layout, transformer: Transformer, *, layers: Sequence[int] | None = None,
+    setup: TrainingSetup = DEFAULT_SETUP, precision: Precision = "bf16",
+) -> list[str]:  # fmt: skip
     """Return Megatron-LM's arguments of a layout.
 
     ``layers``: of every stage, where they differ.

@@ -36,14 +36,9 @@ _LOSSES_OF_TRL: Final[dict[str, str]] = {
 
 
 def trainer_command(
-    layout: Layout,
-    *,
-    group: str,
-    nodes: int,
-    per_node: int,
-    setup: TrainingSetup = DEFAULT_SETUP,
+    layout: Layout, *, group: str, nodes: int, per_node: int, setup: TrainingSetup = DEFAULT_SETUP,
     precision: Precision = "bf16",
-) -> Command:
+) -> Command:  # fmt: skip
     """Return how to run a layout with PyTorch's DDP (ZeRO-0) or FSDP2 (ZeRO-3)."""
     launcher = torchrun(nodes, per_node, environment=environment(layout))
     words = [launcher, "train.py", *_arguments(layout, setup, precision)]
@@ -59,14 +54,9 @@ def trainer_command(
 
 
 def deepspeed_command(
-    layout: Layout,
-    *,
-    group: str,
-    nodes: int,
-    per_node: int,
-    setup: TrainingSetup = DEFAULT_SETUP,
+    layout: Layout, *, group: str, nodes: int, per_node: int, setup: TrainingSetup = DEFAULT_SETUP,
     precision: Precision = "bf16",
-) -> Command:
+) -> Command:  # fmt: skip
     """Return how to run a layout with DeepSpeed's ZeRO."""
     words = [torchrun(nodes, per_node), "train.py", "--deepspeed ds_config.json"]
     # The Trainer refuses a configuration that differs from its own arguments.
@@ -153,12 +143,9 @@ def fsdp_config(layout: Layout) -> dict[str, Any]:
 
 
 def deepspeed_config(
-    layout: Layout,
-    *,
-    setup: TrainingSetup = DEFAULT_SETUP,
-    precision: Precision = "bf16",
+    layout: Layout, *, setup: TrainingSetup = DEFAULT_SETUP, precision: Precision = "bf16",
     is_script: bool = False,
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """Return a DeepSpeed configuration of a data-parallel layout.
 
     ``is_script``: for ``deepspeed.initialize`` with the script's own optimizer; else the Trainer

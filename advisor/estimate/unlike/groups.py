@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from advisor.answer import Answer, Command, Estimate
-from advisor.estimate.answer import assumed_network
+from advisor.estimate.answer import assumed_network, memory_record
 from advisor.estimate.knowledge.laws import LayoutLaw, ModelOn
 from advisor.estimate.plan import way_on
 from advisor.estimate.unlike.places import network_waits, slowest_assumed
@@ -18,6 +18,7 @@ from advisor.estimate.ways.model_parallel import stack_spaces
 from advisor.machines import Cluster, ClusterGroup
 from advisor.planners.core import Layout, PlanningError
 from advisor.planners.layouts import SearchSpace
+from advisor.planners.memory import Ledger, needed_of
 
 Machines = list[ClusterGroup]
 # Options by the names of what may be chosen.
@@ -95,22 +96,15 @@ class OnGroups:
         return sum(g.count for g in self.groups)
 
     def choice(
-        self,
-        name: str,
-        step_s: float,
-        log_sd: float,
-        *,
-        memory_bytes: dict[str, float],
-        parts_s: Mapping[str, float],
-        details: Mapping[str, Any],
-        samples: Mapping[str, float] | None = None,
-        layouts: Mapping[str, Layout] | None = None,
-        commands: tuple[Command, ...] = (),
-        notes: tuple[str, ...] = (),
-    ) -> Answer:
+        self, name: str, step_s: float, log_sd: float, *, ledgers: Mapping[str, Ledger],
+        parts_s: Mapping[str, float], details: Mapping[str, Any],
+        samples: Mapping[str, float] | None = None, layouts: Mapping[str, Layout] | None = None,
+        commands: tuple[Command, ...] = (), notes: tuple[str, ...] = (),
+    ) -> Answer:  # fmt: skip
         """Return a way that uses all machines of the cluster.
 
-        ``parts_s`` are what a step waits for; what they do not hold is computing; ``samples``:
+        ``ledgers``: of the fullest device, by the groups' labels [bytes]; ``parts_s`` are what a
+        step waits for; what they do not hold is computing; ``samples``:
         that a device loads in a step, by its group's label; none where the step has it already.
         """
         loaded = self.model.loading_s(samples or {}, step_s)
@@ -129,7 +123,13 @@ class OnGroups:
             step_time_s=Estimate.lognormal(step_s, log_sd, self.coverage),
             global_batch=self.global_batch,
             devices=self.devices,
-            memory_bytes=memory_bytes,
+            memory_bytes={label: float(needed_of(held)) for label, held in ledgers.items()},
+            memory=memory_record(
+                ledgers,
+                self.model.law.memory,
+                {g.label: g.node.device for g in self.groups},
+                self.space.sureness if self.is_laid_out else None,
+            ),
             layouts=layouts,
             details={**details, "parts_s": waits, "layer_times": self.model.law.name},
             commands=commands,
@@ -172,4 +172,13 @@ def fullest(labels: Sequence[str], used: Sequence[float]) -> dict[str, float]:
     found: dict[str, float] = {}
     for label, value in zip(labels, used, strict=True):
         found[label] = max(found.get(label, 0.0), value)
+    return found
+
+
+def fullest_ledgers(labels: Sequence[str], held: Sequence[Ledger]) -> dict[str, Ledger]:
+    """Return the memory of the fullest device by label."""
+    found: dict[str, Ledger] = {}
+    for label, terms in zip(labels, held, strict=True):
+        if label not in found or needed_of(found[label]) < needed_of(terms):
+            found[label] = terms
     return found

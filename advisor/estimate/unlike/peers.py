@@ -139,16 +139,12 @@ def peers_answer(asked: Peers | FirstMinutes, *, samples: float | None = None) -
         )  # fmt: skip
     link, alone = float(peers.link_bytes_per_s[0]), float(peers.samples_per_s[0])
     return PeerAnswer(
-        known="the first minute" if is_minute else "each peer alone",
-        peers=int(peers.peers[0]),
+        known="the first minute" if is_minute else "each peer alone", peers=int(peers.peers[0]),
         target_batch=float(peers.target_samples[0]),
         parameters=1e9 * float(peers.parameters_gb[0]),
-        slowest_link_gbit_per_s=link * 8e-9 if np.isfinite(link) else None,
-        samples_per_s=rate,
-        sum_of_peers_per_s=alone,
-        share_of_the_sum=rate.value / alone,
-        training_time_h=hours,
-    )
+        slowest_link_gbit_per_s=link * 8e-9 if np.isfinite(link) else None, samples_per_s=rate,
+        sum_of_peers_per_s=alone, share_of_the_sum=rate.value / alone, training_time_h=hours,
+    )  # fmt: skip
 
 
 # Rates of equal machines, each measured alone, differ by less.
@@ -272,13 +268,10 @@ def minute_of(peer: PeerSeries) -> PeerMinute:
     return PeerMinute(
         window_per_s=len(t_s) * samples / WINDOW_S,
         running_per_s=max(len(t_s) - int(is_long.sum()), 1) * samples / busy_s,
-        seen_stall_s=stall_s,
-        synchronisations=float(len(changes)),
-        is_stalled=is_stalled,
+        seen_stall_s=stall_s, synchronisations=float(len(changes)), is_stalled=is_stalled,
         stalled_s=tail if is_stalled else 0.0,
-        sent_bytes_per_s=float(np.mean(sent)) if sent.size else np.nan,
-        between_per_s=between,
-    )
+        sent_bytes_per_s=float(np.mean(sent)) if sent.size else np.nan, between_per_s=between,
+    )  # fmt: skip
 
 
 def _waited(step_s: Floats) -> NDArray[np.bool_]:
@@ -352,10 +345,7 @@ def series_of(recording: Recording, batch: float) -> PeerSeries:
     rates = np.diff(sent) / np.maximum(np.diff(t_s), 1e-9) if len(t_s) > 1 else np.empty(0)
     after = t_s[1:] >= 0
     return PeerSeries(
-        step_samples=batch,
-        step_t_s=ends - ends[0],
-        step_s=steps,
+        step_samples=batch, step_t_s=ends - ends[0], step_s=steps,
         synchronised=np.cumsum(np.concatenate([[False], _waited(steps[1:])])).astype(float),
-        reading_t_s=t_s[1:][after],
-        sent_bytes_per_s=np.maximum(rates[after], 0.0),
-    )
+        reading_t_s=t_s[1:][after], sent_bytes_per_s=np.maximum(rates[after], 0.0),
+    )  # fmt: skip

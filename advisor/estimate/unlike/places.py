@@ -124,13 +124,9 @@ def layout_of_groups(choice: Answer) -> Layout:
     mode = details.get("recompute", "none")
     assert mode in RECOMPUTES
     return Layout(
-        dp=choice.devices // stages,
-        pp=stages,
-        micro_batch=micro,
-        accumulation_steps=steps,
-        zero_stage=details.get("zero_stage", 0),
-        recompute=mode,
-    )
+        dp=choice.devices // stages, pp=stages, micro_batch=micro, accumulation_steps=steps,
+        zero_stage=details.get("zero_stage", 0), recompute=mode,
+    )  # fmt: skip
 
 
 def is_extrapolating(case: StepCase, row: int) -> bool:

@@ -43,14 +43,9 @@ WAYS: Final = (
 
 
 def unlike_choices(
-    model: ModelOn,
-    cluster: Cluster,
-    *,
-    global_batch: int,
-    coverage: float = 0.9,
-    command: tuple[str, ...] = (),
-    ways: tuple[UnlikeWay, ...] = WAYS,
-) -> tuple[list[Answer], dict[str, str]]:
+    model: ModelOn, cluster: Cluster, *, global_batch: int, coverage: float = 0.9,
+    command: tuple[str, ...] = (), ways: tuple[UnlikeWay, ...] = WAYS,
+) -> tuple[list[Answer], dict[str, str]]:  # fmt: skip
     """Plan every way of training a model on all machines of a cluster together.
 
     Parameters

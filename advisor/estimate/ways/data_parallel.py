@@ -187,7 +187,7 @@ def admits(case: StepCase) -> bool:
     space = case.space
     alone = all(degree in (None, 1) for degree in (space.tp, space.pp, space.cp, space.ep))
     alone &= max(space.min_tp, space.min_pp, space.min_cp, space.min_ep) == 1
-    return alone and "none" in space.recomputes
+    return alone and "none" in space.recomputes and not space.moves
 
 
 # Fields of ``StepColumns`` by device and micro-batch, and by device alone.

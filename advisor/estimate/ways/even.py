@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from advisor.answer import Answer, Command
+from advisor.estimate.answer import row_ledger
 from advisor.estimate.case import StepCase, is_laid_out_by_shape
 from advisor.estimate.knowledge.laws import LayoutLaw
 from advisor.estimate.time_columns import TimeColumns, shares_of
@@ -76,7 +77,7 @@ def _by_shape(case: OnGroups, law: LayoutLaw) -> Answer:
             for p, on in zip(places, machines, strict=True)
         ),
         samples=samples,
-        memory_bytes={p.group.label: best.memory_bytes for p in places},
+        ledgers=dict.fromkeys((p.group.label for p in places), problem.ledger(columns)),
         layouts={p.group.label: best.layout for p in places},
         parts_s={name: float(part[0]) for name, part in parts.items() if name != "compute"},
         details={"considered": found.considered, "fitting": found.fitting},
@@ -115,8 +116,9 @@ def _by_units(case: OnGroups) -> Answer:
         NAME,
         step_s,
         max(float(one.log_sd[0]) for one in found),
-        memory_bytes={
-            label: float(one.memory_bytes[0]) for label, one in zip(labels, found, strict=True)
+        ledgers={
+            p.group.label: row_ledger(p.case, one, 0, p.group.node.device)
+            for p, one in zip(places, found, strict=True)
         },
         layouts=laid_out,
         parts_s={

@@ -319,17 +319,10 @@ def _units_times(case: StepCase, parts: tuple[Unit, ...], device: Device, tp: in
     else:  # a share of one, of a group
         factor, log_sd = case.calibrated_on([device])
     return unit_times(
-        work,
-        parts,
-        device,
-        _TABULATED,
-        constants.device,
-        host=measured_on(case.job),
-        gain=constants.calibration.cpu_to_accelerator,
-        log_factor=float(factor[0]),
-        log_sd=float(log_sd[0]),
-        tp=tp,
-    )
+        work, parts, device, _TABULATED, constants.device, host=measured_on(case.job),
+        gain=constants.calibration.cpu_to_accelerator, log_factor=float(factor[0]),
+        log_sd=float(log_sd[0]), tp=tp,
+    )  # fmt: skip
 
 
 def measured_on(job: Job) -> Device | None:

@@ -22,7 +22,7 @@ import numpy as np
 
 from advisor.answer import Answer, Command
 from advisor.estimate.knowledge.laws import LayoutLaw, ReducedStep, Stage
-from advisor.estimate.unlike.groups import ALONE, Machines, OnGroups, fullest
+from advisor.estimate.unlike.groups import ALONE, Machines, OnGroups, fullest_ledgers
 from advisor.estimate.ways.even import over_slowest_links, plainly
 from advisor.estimate.ways.model_parallel import stack_spaces
 from advisor.estimate.ways.recorded_units import GAIN, could_gain
@@ -35,6 +35,7 @@ from advisor.planners.layouts import (
     search_mixed,
 )
 from advisor.planners.links import split_partitions
+from advisor.planners.memory import without_terms
 from advisor.planners.systems import (
     AsymmetricPlan,
     GroupedPipeline,
@@ -77,7 +78,7 @@ def stages_of_one_width(case: OnGroups) -> Answer:
         found.step_s,
         case.model.log_sd(case.groups),
         samples=case.even_samples(),
-        memory_bytes={g.label: b for g, b in zip(ordered, found.memory_bytes, strict=True)},
+        ledgers={g.label: held for g, held in zip(ordered, found.ledgers, strict=True)},
         layouts={g.label: layout for g, layout in zip(ordered, found.layouts, strict=True)},
         parts_s=_waits(found),
         details={
@@ -249,12 +250,9 @@ def _grouped(case: OnGroups) -> Answer:
         for u in _micro_batches(case, held):
             try:
                 cut = grouped_pipeline(
-                    groups,
-                    u,
-                    -(-case.global_batch // u),
-                    send_s=_send_s(case, held, u),
+                    groups, u, -(-case.global_batch // u), send_s=_send_s(case, held, u),
                     memory=_memory(case, u),
-                )
+                )  # fmt: skip
             except PlanningError as error:
                 problem = error
                 continue
@@ -287,16 +285,10 @@ def _send_s(case: OnGroups, held: Sequence[Machines], u: int) -> Floats:
 
 def _memory(case: OnGroups, u: int) -> StageMemory:
     model = case.model
-
-    def state_bytes(workers: int) -> Floats:
-        zero = 1 if workers > 1 else 0
-        state = model.law.state_bytes(workers, zero)
-        state[-1] += model.tied_bytes(workers, zero)
-        return state
-
     return StageMemory(
-        state_bytes=state_bytes, kept_bytes=model.kept_bytes(u), base_bytes=model.base_bytes(u)
-    )
+        state_bytes=model.state_bytes, kept_bytes=model.kept_bytes(u),
+        base_bytes=model.base_bytes(u),
+    )  # fmt: skip
 
 
 def _reduced(case: OnGroups, held: Sequence[Machines], cut: GroupedPipeline) -> ReducedStep:
@@ -330,15 +322,20 @@ def _described(
 ) -> Answer:
     ordered = [held[i] for i in cut.order]
     labels = [m.label for part in ordered for m in part]
-    used = [b for part, b in zip(ordered, cut.memory_bytes, strict=True) for _ in part]
     first = np.concatenate([[0], np.cumsum(cut.layers)[:-1]])
+    sharers = min(sum(m.node.devices for m in part) for part in ordered)
+    terms = [
+        case.model.stage_ledger(slice(a, a + n), cut.micro_batch, flight, sharers)
+        for a, n, flight in zip(first.tolist(), cut.layers, cut.in_flight, strict=True)
+    ]
+    used = [one for part, one in zip(ordered, terms, strict=True) for _ in part]
     commands = _commands(case, cut, ordered)
     return case.choice(
         NAME,
         whole.step_s,
         case.model.log_sd(case.groups, whole.log_sd, cut.micro_batch),
         samples={m.label: max(cut.counts[0]) * cut.micro_batch for m in ordered[0]},
-        memory_bytes=fullest(labels, used),
+        ledgers=fullest_ledgers(labels, used),
         parts_s={"network": whole.exposed_s + whole.straggler_s, "pipeline": cut.fill_s},
         details={
             "groups": [" + ".join(m.label for m in part) for part in ordered],
@@ -451,19 +448,15 @@ def _pipeline_group(case: OnGroups, part: Machines) -> PipelineGroup:
 
 
 def _best_ministages(
-    case: OnGroups,
-    groups: Sequence[PipelineGroup],
-    parts: Sequence[Machines],
-    *,
+    case: OnGroups, groups: Sequence[PipelineGroup], parts: Sequence[Machines], *,
     may_offload: bool,
-) -> AsymmetricPlan:
+) -> AsymmetricPlan:  # fmt: skip
     model = case.model
     table, blocks = model.table, model.blocks
     boundary = table.output_bytes[table.is_block].max()
     machines = [m for part in parts for m in part]
     # Of a parameter: as gathered, and all else that is sharded.
-    state = float(model.law.state_bytes(1).sum()) / model.memory.slack
-    each = state / max(float(table.parameters.sum()), 1.0)
+    each = float(without_terms(model.law.parameter(1))) / model.memory.slack
     return best_of_groups(
         groups,
         PipelineJob(
@@ -492,7 +485,10 @@ def _asymmetric(case: OnGroups, found: AsymmetricPlan, held: Sequence[Machines])
         found.step_s + case.model.law.fixed_s,
         case.model.log_sd(case.groups),
         samples={m.label: max(found.counts[0]) * found.micro_batch for m in held[0]},
-        memory_bytes={f"group {i + 1}": m for i, m in enumerate(found.memory_bytes)},
+        ledgers=fullest_ledgers(
+            [m.label for part in held for m in part],
+            [one for part, one in zip(held, found.ledgers, strict=True) for _ in part],
+        ),
         parts_s={"network": found.step_s - computing_s - pipeline_s, "pipeline": pipeline_s},
         details={
             "groups": [" + ".join(m.label for m in part) for part in held],

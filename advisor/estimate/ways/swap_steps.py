@@ -22,7 +22,7 @@ from advisor.estimate.ways.recorded_units import node_of
 from advisor.machines import ClusterGroup, host_process_bytes
 from advisor.planners.core import GIB, PlanningError
 from advisor.planners.layouts import SearchSpace
-from advisor.planners.memory import offloaded_bytes
+from advisor.planners.memory import Ledger, base_ledger, offloaded_bytes
 from advisor.planners.systems import (
     AVERAGE_EVERY,
     Peer,
@@ -159,9 +159,12 @@ class SwapStep:
         return self.plan.step_s + self.waiting_s
 
     @property
-    def memory_bytes(self) -> float:
-        """Needed on the GPU. [bytes]."""
-        return self.plan.gpu_bytes + self.on.model.base_bytes(self.model.micro_batch)
+    def ledger(self) -> Ledger:
+        """What the GPU holds, by term [bytes]."""
+        model, pieces = self.on.model, self.plan.gpu_ledger
+        kept = pieces["activations"] / model.memory.slack
+        base = base_ledger(model.work, self.model.micro_batch, model.memory, kept=kept)
+        return {**pieces, **base}
 
     @property
     def parts_s(self) -> dict[Bottleneck, float]:

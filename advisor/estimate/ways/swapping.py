@@ -33,6 +33,7 @@ from advisor.estimate.time_columns import (
 from advisor.machines import Cluster, assumed_network_log_sd, host_fits
 from advisor.planners.core import GIB, RECOMPUTES, PlanningError, put, select
 from advisor.planners.layouts import SearchSpace
+from advisor.planners.memory import needed_of
 
 if TYPE_CHECKING:
     from advisor.estimate.unlike.groups import OnGroups
@@ -168,7 +169,7 @@ def _described(case: OnGroups, found: SwapStep) -> Answer:
         NAME,
         found.step_s,
         _log_sd(case, found),
-        memory_bytes={found.on.place.group.label: found.memory_bytes},
+        ledgers={found.on.place.group.label: found.ledger},
         parts_s={str(name): part for name, part in found.parts_s.items()},
         details={
             "layers_by_piece": list(plan.layers),
@@ -280,7 +281,7 @@ def _columns(case: StepCase, before: TimeColumns, found: list[SwapStep]) -> Time
             offloads_parameters=1,
             average_every=[plan.average_every for plan in plans],
         ),
-        memory_bytes=np.array([step.memory_bytes for step in found]),
+        memory_bytes=np.array([float(needed_of(step.ledger)) for step in found]),
         host_bytes=np.array([plan.host_bytes for plan in plans]) * devices,
         is_extrapolating=np.array([is_extrapolating(case, int(row)) for row in before.type_index]),
     )

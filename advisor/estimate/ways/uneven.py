@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from advisor.answer import Answer, Command
 from advisor.estimate.knowledge.laws import LayoutLaw, ModelOn, ReducedStep, Stage, replica
-from advisor.estimate.unlike.groups import ALONE, OnGroups, fullest
+from advisor.estimate.unlike.groups import ALONE, OnGroups, fullest, fullest_ledgers
 from advisor.planners.core import GIB, Column, Floats, Layouts, PlanningError, Recompute
-from advisor.planners.memory import Kept, model_state
+from advisor.planners.memory import Kept, Ledger, ModelState, at_row, model_state
 from advisor.planners.systems import (
     CephaloConstants,
     MicroBatchCurve,
@@ -71,9 +71,7 @@ def uneven_batches(case: OnGroups) -> Answer:
         found.whole.step_s,
         model.log_sd(groups, found.whole.log_sd, -(-samples // steps)),
         samples=by_device,
-        memory_bytes=dict(
-            zip((g.label for g in groups), _needed(case, found).tolist(), strict=True)
-        ),
+        ledgers=_ledgers(case, found),
         parts_s={"network": found.whole.exposed_s + found.whole.straggler_s},
         details={
             "samples_by_device": by_device,
@@ -257,11 +255,12 @@ def _with(case: OnGroups, zero: int, kept: Kept, samples: Ints, largest: Ints) -
     )  # fmt: skip
 
 
-def _needed(case: OnGroups, found: _Split) -> Floats:
-    """Return the memory of a device of each group [bytes]."""
+def _ledgers(case: OnGroups, found: _Split) -> dict[str, Ledger]:
+    """Return the memory of a device of each group, by term [bytes]."""
     micro_batch = -(-found.samples // found.steps)
     rows = _replica(case, micro_batch, found.steps, found.zero_stage, found.kept)
-    return np.asarray(case.model.law.replica_bytes(rows, found.kept))
+    terms = case.model.law.replica_ledger(rows, found.kept)
+    return {g.label: at_row(terms, i, micro_batch.shape) for i, g in enumerate(case.groups)}
 
 
 def _commands(case: OnGroups, samples: Ints, steps: Ints) -> tuple[Command, ...]:
@@ -321,14 +320,14 @@ def uneven_state(case: OnGroups) -> Answer:
     ]
     workers = [w for w, g in zip(of_group, groups, strict=True) for _ in range(g.devices)]
     # Of the computation: unit inputs and one live unit, by micro-batch.
-    each = table.kept_bytes(1, "recomputed").sum() + table.live_bytes(1, "recomputed")
-    input_bytes = model.work.input_bytes_per_sample
+    live = table.live_bytes(1, "recomputed")
+    kept = table.kept_bytes(1, "recomputed").sum() + model.work.input_bytes_per_sample
     state = model_state(work.parameter_bytes, work.gradient_bytes, work.optimizer_state_bytes)
     job = UnevenJob(
         global_batch=case.global_batch,
         layers=layers,
         state_bytes=float(state.device_bytes),
-        compute_bytes=tuple(model.memory.slack * np.arange(1.0, 9.0) * (each + input_bytes)),
+        compute_bytes=tuple(model.memory.slack * np.arange(1.0, 9.0) * (kept + live)),
         all_gather_s=gather,
         reduce_scatter_s=gather,
         optimizer_s=max(model.times(g).optimizer_s for g in groups) / case.devices,
@@ -341,7 +340,13 @@ def uneven_state(case: OnGroups) -> Answer:
         whole.step_s,
         model.log_sd(groups, whole.log_sd),
         samples=fullest(case.worker_labels(), found.batches),
-        memory_bytes=fullest(case.worker_labels(), found.memory_bytes),
+        ledgers=fullest_ledgers(
+            case.worker_labels(),
+            [
+                _shard_ledger(state, shard / total, u * kept, u * live, model.memory.slack)
+                for shard, u in zip(found.state_bytes, found.micro_batches, strict=True)
+            ],
+        ),
         parts_s={"network": found.exposed_s + whole.straggler_s},
         details={
             "batches": list(found.batches),
@@ -351,6 +356,18 @@ def uneven_state(case: OnGroups) -> Answer:
         },
         notes=("shards of unequal size need Cephalo's own FSDP; no released framework",),
     )
+
+
+def _shard_ledger(
+    state: ModelState, share: float, kept: float, live: float, slack: float
+) -> Ledger:
+    """Return what a device holds of its share of the state and of its micro-batch, by term."""
+    return {
+        "parameters": state.weights * share, "gradients": state.gradients * share,
+        "optimizer": state.optimizer * share, "buckets": np.asarray(_CONSTANTS.reserve_bytes),
+        "activations": np.asarray(kept), "recomputed": np.asarray(live),
+        "rounding": np.asarray((slack - 1) * (kept + live)),
+    }  # fmt: skip
 
 
 def _with_stragglers(model: ModelOn, computed_s: float) -> ReducedStep:
