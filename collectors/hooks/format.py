@@ -108,6 +108,11 @@ def is_rehearsed() -> bool:
     return '"always"' in os.environ.get(REHEARSAL, "")
 
 
+def is_kept_offline() -> bool:
+    """Whether this process is a rehearsal that may not connect to other machines."""
+    return is_rehearsed() and '"network": true' not in os.environ[REHEARSAL]
+
+
 def framed(kind: int, payload: bytes) -> bytes:
     """Return ``payload`` as one frame."""
     return FRAME.pack(MAGIC, kind, len(payload), crc32(payload, kind)) + payload

@@ -12,7 +12,6 @@ import json
 import os
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 from ..trace.frames import is_library
@@ -129,8 +128,9 @@ class Rehearsing:
 
     def _leave_out(self, torch: Any, notes: Any) -> None:
         """Have compilation and checkpoints be noted, and done neither."""
-        load, loader = torch.load, torch.utils.data.DataLoader
-        checkpoints: dict[str, Any] = {}  # what the script saved, by name: nothing is written
+        from .checkpoints import Checkpoints, without_downloads
+
+        loader = torch.utils.data.DataLoader
         made = loader.__init__
 
         def left_out() -> None:
@@ -147,18 +147,12 @@ class Rehearsing:
         def module_compiled(module: Any, *_: Any, **__: Any) -> None:
             left_out()
 
-        def save(obj: Any, f: Any, *_: Any, **__: Any) -> None:
-            size = _bytes_in(obj)
+        def saved(size: int) -> None:
             self._session.fact(
                 "saved", step=self._session.steps, seconds=0.0, delay_s=0.0, bytes=size
             )
-            if isinstance(f, (str, os.PathLike)):
-                checkpoints[os.path.realpath(f)] = obj
-                Path(f).touch()  # where the overlay has it: scripts look for their files
 
-        def loaded(f: Any, map_location: Any = None, *rest: Any, **named: Any) -> Any:
-            name = os.path.realpath(f) if isinstance(f, (str, os.PathLike)) else ""
-            return checkpoints[name] if name in checkpoints else load(f, "cpu", *rest, **named)
+        checkpoints = Checkpoints(saved)
 
         @functools.wraps(made)
         def loader_made(this: Any, *args: Any, **named: Any) -> None:
@@ -168,7 +162,9 @@ class Rehearsing:
             this._advisor_pins = is_pinned  # what the script says is recorded
 
         torch.compile, torch.nn.Module.compile = compiled, module_compiled
-        torch.save, torch.load = save, loaded
+        torch.save, torch.load = checkpoints.save, checkpoints.load
+        if not self.asked["network"]:
+            without_downloads(notes.add)
         loader.__init__ = loader_made
         torch.distributions.Distribution.set_default_validate_args(False)
 
@@ -260,17 +256,3 @@ def _torch_folder() -> str:
 
     spec = find_spec("torch")
     return os.path.dirname(spec.origin) if spec is not None and spec.origin else ""
-
-
-def _bytes_in(value: Any) -> int:
-    """Return the bytes of the tensors in what is saved, however nested."""
-    if hasattr(value, "element_size") and hasattr(value, "numel"):
-        return int(value.numel() * value.element_size())
-    if isinstance(value, dict):
-        return sum(_bytes_in(one) for one in value.values())
-    if isinstance(value, (list, tuple)):
-        return sum(_bytes_in(one) for one in value)
-    state = getattr(value, "state_dict", None)
-    if callable(state) and not isinstance(value, type):
-        return _bytes_in(state())
-    return 0

@@ -113,9 +113,22 @@ class _Unknown:
         )
 
 
+def _transformers_weights(module: Any) -> None:
+    from .checkpoints import of_shapes
+
+    of_shapes(module)
+
+
+def _timm_weights(module: Any) -> None:
+    """Leave models of timm as they were made: only values are read from its files."""
+    module.load_pretrained = lambda *_, **__: None
+
+
 # Module -> what is changed in it once it has been imported.
 CHANGED: dict[str, Callable[[Any], None]] = {
-    "deepspeed.ops.op_builder.builder": _deepspeed_kernels
+    "deepspeed.ops.op_builder.builder": _deepspeed_kernels,
+    "transformers.modeling_utils": _transformers_weights,
+    "timm.models._builder": _timm_weights,
 }
 
 
