@@ -93,7 +93,7 @@ def job_from_recording(
     if recording.deep_step is None and step is None:
         raise RunError(
             f"the rehearsal {recording.run_id} saw no whole training step",
-            hint="rehearse for longer: advisor profile --rehearse --for 10m SCRIPT",
+            hint="let it run until its second step: advisor profile --for 10m SCRIPT",
         )
     if recording.deep_step is None:
         raise RunError(

@@ -79,11 +79,13 @@ class Rehearsing:
         self.mode: Any = None
         self.folder = _torch_folder()
         self._shim = shim.build(self.folder) if self.folder else ""
+        self.passes: Any = None
         self.compiles = False
         self._session = session
         self._first_s = 0.0
         os.environ[DEVICES] = str(max(self.asked["devices"], 1))
         overlay.cover(session.writer.folder)
+        session.fact("rehearsal", **self.facts())  # said again in the end, if it comes
 
     def before_torch(self) -> None:
         """Load the shim: torch is about to be imported."""
@@ -100,6 +102,7 @@ class Rehearsing:
         from . import compiler, cuda, kernels, overlay, parameters, ranks, stubs, values
         from .allocator import followed_resize, rounded
         from .mode import Rehearsal
+        from .passes import Passes
 
         compiler.defer()
         asked, device = self.asked, self.asked["device"]
@@ -123,6 +126,8 @@ class Rehearsing:
         self._leave_out(torch, notes)
         sys.meta_path.append(stubs.StubFinder(notes))
         torch._C._set_only_lift_cpu_tensors(True)
+        self.passes = Passes(self.mode.exchanged)
+        self.passes.watch()
         self._enter_threads()
         self.mode.__enter__()
 

@@ -136,6 +136,8 @@ class DeepTrace:
         self._backwards = 0
         self._has_evaluated = False  # the optimizer itself
         self._saved: list[list[tuple[int, int, int]]] = []
+        self._passes: list[tuple[int, int]] = []  # calls of each, of a rehearsal
+        self._pass_begin = 0
         parameters = optimizers.parameters()
         is_used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         self._device = parameters[0].device.type if parameters else "cuda" if is_used else "cpu"
@@ -192,6 +194,19 @@ class DeepTrace:
             self._backwards += 1
         self._has_evaluated |= self._trace.is_in_optimizer
         self._saved.append(self._storages.living())
+
+    def pass_ended(self, is_left_out: bool) -> None:
+        """Note the end of a pass of a rehearsed step; one that was left out is the second again."""
+        calls = self._trace.calls
+        if is_left_out and len(self._passes) > 1:
+            second = self._passes[1]
+            del calls[self._pass_begin :]
+            self._saved[-1] = self._saved[1]
+            for call in calls[slice(*second)]:
+                call.times += 1
+        else:
+            self._passes.append((self._pass_begin, len(calls)))
+        self._pass_begin = len(calls)
 
     @property
     def roots(self) -> list[Any]:
