@@ -238,7 +238,7 @@ def _recorded_length(recording: Recording, batch: int, lengths: Lengths) -> tupl
     if work is None:
         what = f"how long the job of run {recording.run_id} is could not be found"
         if recording.endless:
-            what = f"the job of run {recording.run_id} is endless ({recording.endless})"
+            what = f"the job of run {recording.run_id} is {recording.endless}"
         raise RunError(what, hint=f"say how long to train: {length_hint(recording)}")
     return float(work.steps), f"{work.source} ({work.confidence})"
 

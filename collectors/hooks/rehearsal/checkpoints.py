@@ -143,6 +143,8 @@ def of_shapes(module: Any) -> None:
     fill = module.PreTrainedModel._load_pretrained_model
 
     def files(*args: Any, **named: Any) -> Any:
+        if "download_kwargs" in named:  # a configuration may be fetched, weights are not
+            named["download_kwargs"] = {**named["download_kwargs"], "local_files_only": True}
         try:
             return find(*args, **named)
         except OSError:

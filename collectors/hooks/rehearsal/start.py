@@ -14,6 +14,7 @@ import sys
 import time
 from typing import Any
 
+from . import environments
 from ..trace.frames import is_library
 from ..trace.whole import local
 
@@ -82,7 +83,8 @@ class Rehearsing:
         self.passes: Any = None
         self.compiles = False
         self._session = session
-        self._first_s = 0.0
+        self._first_s = self.environment_s = 0.0
+        self._environment = 0, 0.0  # the first step, and what its environment had taken by then
         os.environ[DEVICES] = str(max(self.asked["devices"], 1))
         overlay.cover(session.writer.folder)
         session.fact("rehearsal", **self.facts())  # said again in the end, if it comes
@@ -199,7 +201,10 @@ class Rehearsing:
         """Whether enough steps have been rehearsed."""
         now_s = time.monotonic()
         if not self._first_s:
-            self._first_s = now_s
+            self._first_s, self._environment = now_s, (steps, environments.spent_s())
+        elif steps > self._environment[0]:
+            first, spent_s = self._environment
+            self.environment_s = (environments.spent_s() - spent_s) / (steps - first)
         if not has_traced or steps < _LEAST_STEPS:
             return False
         spent_s = now_s - self._first_s
@@ -247,10 +252,16 @@ class Rehearsing:
     def facts(self) -> dict[str, Any]:
         """Return what the recording keeps of the rehearsal."""
         notes = None if self.mode is None else self.mode.notes
+        said = {} if notes is None else dict(notes.counts)
+        if self.environment_s > 0:
+            said[
+                "the environment takes %.3g ms of a step on this machine: no figure has it"
+                % (1e3 * self.environment_s)
+            ] = 1
         return {
             **{name: self.asked[name] for name in ("device", "devices", "rank", "why")},
             "compiles": self.compiles,
-            "notes": {} if notes is None else notes.counts,
+            "notes": said,
             "has_decided": notes is not None and notes.has_decided,
         }
 
