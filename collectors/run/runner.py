@@ -95,7 +95,8 @@ def plan_recording(
     if is_precise:
         options["half_width_fraction"] = _PRECISE_FRACTION
     rehearsal = plan.rehearsal or rehearsed()
-    rehearsal |= {"limit_s": plan.limit_s, "flop_per_s": measured and measured.matmul_flop_per_s}
+    rate = measured and measured.matmul_flop_per_s
+    rehearsal = {"limit_s": plan.limit_s, "flop_per_s": rate, **rehearsal}
     return replace(
         plan,
         run=str(folder),

@@ -24,6 +24,7 @@ from typing import Any
 
 DONE = "ADVISOR_REHEARSAL_OVERLAY"  # this process, or one above it, has covered the folders
 _NEW_USER, _NEW_MOUNTS = 0x10000000, 0x00020000
+NONE = "ADVISOR_REHEARSAL_NO_OVERLAY"  # set: files are redirected, as where none can be made
 _READ_ONLY, _REMOUNT, _BIND, _RECURSIVE, _PRIVATE = 1, 32, 4096, 16384, 1 << 18
 # Beside a mount, files up to this size are copied, and folders with so many entries covered.
 _SMALL_BYTES, _MOST_ENTRIES = 1 << 20, 4000
@@ -42,7 +43,7 @@ def cover(run_folder: str) -> None:
     before = os.environ.get(DONE)
     if before == "overlay":
         return
-    if before != "redirected" and _cover_folders(run_folder):
+    if before != "redirected" and not os.environ.get(NONE) and _cover_folders(run_folder):
         os.environ[DONE] = "overlay"
         return
     if before != "redirected":

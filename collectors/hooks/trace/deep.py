@@ -306,7 +306,9 @@ class DeepTrace:
     def _count_samples(self, flags: list[str]) -> int:
         if self._loader is not None and self._loader.samples > self._samples:
             return self._loader.samples - self._samples
-        sizes, backwards = self._modules.leading_sizes, max(1, self._backwards)
+        backwards, sizes = max(1, self._backwards), self._modules.leading_sizes
+        learnt_from = [n for n, is_one in zip(sizes, self._modules.are_learnt_from) if is_one]
+        sizes = learnt_from or sizes
         if sizes:
             usual = max(sizes, key=sizes.count)
             # Samples one by one, and one pass for all of them: an episode's states.
