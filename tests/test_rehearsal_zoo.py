@@ -144,7 +144,7 @@ def test_passes_that_are_left_out_are_counted() -> None:
     assert rows[0] == rows[1]
     assert sum(both[0]["bytes"]) == pytest.approx(sum(both[1]["bytes"]), rel=1e-3)
     assert counted.deep_step.micro_batches == made.deep_step.micro_batches == 10
-    assert counted.deep_step.peak_bytes == made.deep_step.peak_bytes
+    assert counted.deep_step.peak_bytes == pytest.approx(made.deep_step.peak_bytes, rel=1e-3)
 
 
 @pytest.mark.parametrize(("rate", "is_rehearsed"), [(1e6, True), (1e15, False)])

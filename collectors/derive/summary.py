@@ -215,7 +215,9 @@ def recording_problem(seen: Recording) -> tuple[str, str] | None:
         return (
             "no training step was seen, so only resources were recorded",
             "call advisor.step() once a step, or let the script run until it trains (--for 5m)"
-            + ("" if seen.rehearsal else "; or compute nothing: advisor profile --rehearse SCRIPT"),
+            + (
+                "" if seen.rehearsal else "; or compute nothing: advisor profile --rehearse SCRIPT"
+            ),
         )
     missing = shortfall_of(seen)
     if missing is None or seen.deep_step is None or seen.deep_step.device != "cpu":

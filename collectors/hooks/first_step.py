@@ -49,28 +49,19 @@ class FirstStep:
         if not sys.platform.startswith("linux") or not self._limit_s:
             return
         nn = torch.nn
-        products = (nn.Linear, nn.modules.conv._ConvNd, nn.RNNBase, nn.MultiheadAttention)
 
         def ran(module: Any, given: Any, output: Any) -> None:
-            if isinstance(module, products):
-                try:
-                    self._count(torch, module, given, output)
-                except Exception:  # a layer of somebody's own that takes something else
-                    return
+            is_linear = isinstance(module, nn.Linear)
+            if (is_linear or isinstance(module, nn.modules.conv._ConvNd)) and given:
+                kind = "features" if is_linear else "channels"
+                inputs, outputs = getattr(module, "in_" + kind), getattr(module, "out_" + kind)
+                # Every weight once where a filter lies: the coarser of the two sides.
+                positions = min(given[0].numel() / inputs, output.numel() / outputs)
+                learning = 3.0 if torch.is_grad_enabled() else 1.0
+                self._flop += 2.0 * learning * module.weight.numel() * positions
                 self._judge()
 
         self._handle = nn.modules.module.register_module_forward_hook(ran)
-
-    def _count(self, torch: Any, module: Any, given: Any, output: Any) -> None:
-        """Add a layer's products: each weight once at every position, thrice if it learns."""
-        first = given[0]
-        if isinstance(module, torch.nn.modules.conv._ConvNd):
-            turned = first if module.transposed else output  # where the filters are laid on
-            positions = turned.numel() / turned.shape[1 - (turned.dim() == module.weight.dim() - 1)]
-        else:
-            positions = first.numel() / first.shape[-1]
-        weights = sum(p.numel() for p in module._parameters.values() if p is not None and p.dim() > 1)
-        self._flop += 2.0 * weights * positions * (3.0 if torch.is_grad_enabled() else 1.0)
 
     def _judge(self) -> None:
         if self._is_over():

@@ -1,4 +1,4 @@
-"""Checkpoints of a rehearsal: what is saved is kept by name, what is loaded lies where it is asked.
+"""Checkpoints of a rehearsal: saved ones are kept by name, loaded ones lie where it is asked.
 
 Nothing is written: a script that loads what it saved gets the same tensors. Files that were there
 before are read on the processor, and what ``map_location`` (or the file) puts on an accelerator
@@ -16,8 +16,6 @@ from typing import Any
 
 import torch
 from torch import nn
-
-from .mode import is_accelerated
 
 
 class Checkpoints:
@@ -151,7 +149,9 @@ def of_shapes(module: Any) -> None:
             kind = str(torch.get_default_dtype())[6:]  # where nobody says one
             return [], {"dtype": kind, "all_checkpoint_keys": [], "weight_map": {}}
 
-    def load(model: Any, state_dict: Any, files: Any, config: Any, *rest: Any, **named: Any) -> Any:
+    def load(
+        model: Any, state_dict: Any, files: Any, config: Any, *rest: Any, **named: Any
+    ) -> Any:
         if state_dict is None:
             state_dict, files = {}, None
             for name, tensor in model.state_dict().items():

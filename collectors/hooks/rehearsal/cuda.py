@@ -28,8 +28,8 @@ def _said(answer: Any) -> Callable[..., Any]:
 # Answers of ``torch.cuda`` that are always the same. The generators are the processor's, for data.
 _ANSWERS: tuple[tuple[Any, str], ...] = (
     (None, "_lazy_init synchronize empty_cache ipc_collect init set_sync_debug_mode _sleep cudart "
-           "reset_accumulated_memory_stats set_per_process_memory_fraction manual_seed manual_seed_all seed seed_all "
-           "set_rng_state set_rng_state_all"),
+           "reset_accumulated_memory_stats set_per_process_memory_fraction manual_seed "
+           "manual_seed_all seed seed_all set_rng_state set_rng_state_all"),
     (True, "is_available is_initialized can_device_access_peer is_bf16_supported "
            "is_tf32_supported"),
     (False, "is_current_stream_capturing"),
@@ -94,11 +94,9 @@ class _TypeOfTensors(type):
     dtype: Any
 
     def __call__(cls, *given: Any, **_: Any) -> Any:
-        if given and not all(isinstance(one, int) for one in given):
-            is_shape = isinstance(given[0], torch.Size)
-            if not is_shape:
-                return torch.as_tensor(given[0]).to("cuda", cls.dtype)
-            given = tuple(given[0])
+        given = tuple(given[0]) if given and isinstance(given[0], torch.Size) else given
+        if not all(isinstance(one, int) for one in given):
+            return torch.as_tensor(given[0]).to("cuda", cls.dtype)
         return torch.empty(given or (0,), dtype=cls.dtype, device="cuda")
 
     def __instancecheck__(cls, one: Any) -> bool:
@@ -107,7 +105,9 @@ class _TypeOfTensors(type):
 
 def _types() -> None:
     """Have the types of old be there, and be the default where a script says so."""
-    package, tensor, names = torch, torch.Tensor, {}
+    names: dict[Any, Any] = {}
+    package: Any = torch
+    tensor: Any = torch.Tensor
     for name, dtype in _NAMED.items():
         own = _TypeOfTensors(name + "Tensor", (), {"dtype": dtype, "__module__": "torch.cuda"})
         setattr(torch.cuda, name + "Tensor", own)
@@ -127,9 +127,8 @@ def _types() -> None:
             return self.to("cuda", dtype.dtype)
         return made(self, *(() if dtype is None else (dtype,)), *rest, **named)
 
-    changed: Any = tensor
-    changed.type = type_of
-    torch.set_default_tensor_type = set_default_tensor_type
+    tensor.type = type_of
+    package.set_default_tensor_type = set_default_tensor_type
 
 
 def current(device: Any = None) -> int:

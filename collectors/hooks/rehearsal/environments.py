@@ -1,4 +1,4 @@
-"""The time that environments of reinforcement learning take: real, and no part of a rehearsed step.
+"""The time that environments of reinforcement learning take: no part of a rehearsed step.
 
 Classes of ``gymnasium`` and ``gym`` have their ``step`` timed as they are made, wrappers and
 vectors of environments as one: only the outermost counts.
@@ -34,7 +34,8 @@ def _time_subclasses(kind: Any) -> None:
         if own is not None:
             cls.step = _timed(own)
 
-    kind.__init_subclass__ = classmethod(made)
+    subclass: Any = made
+    kind.__init_subclass__ = classmethod(subclass)
 
 
 def _timed(step: Any) -> Any:

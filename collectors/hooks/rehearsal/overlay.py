@@ -134,7 +134,7 @@ def _enter_namespace(user: int, group: int) -> None:
 
 
 class _Overlays:
-    """Overlays in memory over folders. One cannot lie over another mount, but each may have its own.
+    """Overlays in memory over folders: none lies over another mount, but each may have its own.
 
     A folder with a mount below it is made anew in memory: its folders are covered one by one,
     small files are copied, and others can only be read.
@@ -160,13 +160,14 @@ class _Overlays:
             except OSError:  # not every file system can lie below (FUSE, another overlay)
                 if folder not in self._mounts:
                     raise
-                _mount(source, folder, None, _BIND, None)
-                _mount(None, folder, None, _BIND | _REMOUNT | _READ_ONLY | _locked(source), None)
+                _show(source, folder)
         os.close(own)
 
     def _lay_over(self, folder: str, source: str) -> None:
         self._made += 1
-        upper, work = ("%s/%d-%s" % (self._scratch, self._made, kind) for kind in ("upper", "work"))
+        upper, work = (
+            "%s/%d-%s" % (self._scratch, self._made, kind) for kind in ("upper", "work")
+        )
         os.mkdir(upper)
         os.mkdir(work)
         options = "lowerdir=%s,upperdir=%s,workdir=%s,userxattr" % (source, upper, work)
@@ -193,9 +194,10 @@ class _Overlays:
                     shutil.copy2(path, target)
             else:
                 Path(target).touch()
-                _mount(path, target, None, _BIND, None)
                 if one.is_file():
-                    _mount(None, target, None, _BIND | _REMOUNT | _READ_ONLY | _locked(path), None)
+                    _show(path, target)
+                else:  # a socket
+                    _mount(path, target, None, _BIND, None)
         os.close(hidden)
         for name, descriptor in folders:
             target = os.path.join(folder, name)
@@ -206,20 +208,13 @@ class _Overlays:
                 os.close(descriptor)
 
 
-def _locked(path: str) -> int:
-    """Return the flags that a mount was made with, which nobody may take off it."""
-    flags = os.statvfs(path).f_flag
-    return sum(
-        mounted for said, mounted in ((os.ST_NOSUID, 2), (os.ST_NODEV, 4), (os.ST_NOEXEC, 8))
-        if flags & said
-    ) | _atime(flags)  # fmt: skip
-
-
-def _atime(flags: int) -> int:
-    """Return how a mount keeps the times of access, as ``mount`` takes it."""
-    if flags & os.ST_NOATIME:
-        return 1024
-    return 1 << 21 if flags & os.ST_RELATIME else 0
+def _show(source: str, target: str) -> None:
+    """Have a file or folder be seen in a place, to be read."""
+    _mount(source, target, None, _BIND, None)
+    flags = os.statvfs(source).f_flag  # what it was mounted with nobody may take off it
+    kept = flags & (2 | 4 | 8 | 1024)  # nosuid, nodev, noexec, noatime
+    kept |= 1 << 21 if flags & 4096 else 0  # relatime, which has two numbers
+    _mount(None, target, None, _BIND | _REMOUNT | _READ_ONLY | kept, None)
 
 
 def _mounts_within(folders: list[str]) -> list[str]:
@@ -279,6 +274,7 @@ class Redirection:
         modules: tuple[Any, ...] = (builtins, io)
         for module in modules:
             module.open = opened
+
         def removed(path: Any, *rest: Any, **named: Any) -> None:
             remove_all(self.place(path, True), *rest, **named)
             self._removed(path)

@@ -6,8 +6,9 @@ like its second pass's results, and learns nothing: gradients lie there already.
 the second pass once more for each. The last pass is known from the step before, and made: what is
 exchanged in it alone is seen.
 
-A module is called as ever where it exchanges with others, keeps something of a pass, or is hooked
-into: losses that it leaves in an attribute belong to the pass that made them.
+Nothing is looked at before a step was seen to have two passes, so a script that accumulates
+nothing pays nothing. A module is called as ever where it exchanges with others, keeps something
+of a pass, or is hooked into: losses that it leaves in an attribute belong to the pass that made them.
 """
 
 from __future__ import annotations
@@ -34,12 +35,16 @@ class Passes:
         self._made: dict[Any, list[int]] = {}  # call -> passes in which it was made
         self._results: dict[Any, Callable[[], Any] | None] = {}
         self._number = self._before = 0
-        self._is_inside = self._is_updating = self._is_left_out = False
+        self._is_inside = self._is_updating = self._is_left_out = self._is_watching = False
 
     def watch(self) -> None:
-        """Begin to look at the calls of modules and at updates."""
+        """Begin to look at updates."""
         from torch.optim import optimizer
 
+        optimizer.register_optimizer_step_pre_hook(lambda *_: self._updates(True))
+        optimizer.register_optimizer_step_post_hook(lambda *_: self._updates(False))
+
+    def _watch_modules(self) -> None:
         module: Any = nn.Module
         original = module.__call__
 
@@ -49,8 +54,6 @@ class Passes:
             return self._called(original, this, args, named)
 
         module.__call__ = call
-        optimizer.register_optimizer_step_pre_hook(lambda *_: self._updates(True))
-        optimizer.register_optimizer_step_post_hook(lambda *_: self._updates(False))
 
     def _updates(self, is_running: bool) -> None:
         self._is_updating = is_running
@@ -63,6 +66,9 @@ class Passes:
         """Note the end of a backward pass; return whether it was left out."""
         was_left_out, self._is_left_out = self._is_left_out, False
         self._number += 1
+        if self._number >= _MADE and not self._is_watching and not self._is_updating:
+            self._is_watching = True
+            self._watch_modules()
         return was_left_out
 
     def _called(self, original: Any, module: Any, args: Any, named: Any) -> Any:
@@ -116,41 +122,40 @@ def _keeps(module: Any) -> bool:
 
 
 class _Again(torch.autograd.Function):
-    """Tensors that have a gradient, of which nobody learns."""
+    """A tensor that has a gradient, of which nobody learns."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: Any, *tensors: Any) -> Any:
-        """Return the tensors as results."""
-        return tensors
+    def forward(ctx: Any, anchor: Any, tensor: Any) -> Any:
+        """Return the tensor as a result."""
+        return tensor.view_as(tensor)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
+    def backward(ctx: Any, *_: Any) -> Any:
         """Hand nothing on."""
-        return (None,) * (1 + len(gradients))
+        return None, None
+
+
+_again: Any = _Again.apply
 
 
 def _likeness(found: Any) -> Callable[[], Any] | None:
     """Return what makes results like these, without keeping them; None where none are tensors."""
+    leaves: Any
     leaves, form = _pytree.tree_flatten(found)
-    shapes = [
-        (one.shape, one.dtype, one.device, one.requires_grad)
-        if isinstance(one, torch.Tensor) else None
-        for one in leaves
-    ]  # fmt: skip
+    shapes = {
+        at: (one.shape, one.dtype, one.device, one.requires_grad)
+        for at, one in enumerate(leaves) if isinstance(one, torch.Tensor)
+    }  # fmt: skip
     plain = [one if isinstance(one, _PLAIN) else None for one in leaves]
-    if not any(shapes):
+    if not shapes:
         return None
 
     def again() -> Any:
-        made = [
-            plain[at] if one is None else torch.empty(one[0], dtype=one[1], device=one[2])
-            for at, one in enumerate(shapes)
-        ]
-        learning = [at for at, one in enumerate(shapes) if one is not None and one[3]]
-        if learning:
-            anchor = torch.empty((), device=made[learning[0]].device, requires_grad=True)
-            for at, one in zip(learning, _Again.apply(anchor, *(made[at] for at in learning))):
-                made[at] = one
+        made = list(plain)
+        for at, (shape, dtype, device, learns) in shapes.items():
+            made[at] = torch.empty(shape, dtype=dtype, device=device)
+            if learns:
+                made[at] = _again(torch.empty((), device=device, requires_grad=True), made[at])
         return _pytree.tree_unflatten(made, form)
 
     return again

@@ -14,9 +14,9 @@ import sys
 import time
 from typing import Any
 
-from . import environments
 from ..trace.frames import is_library
 from ..trace.whole import local
+from . import environments
 
 DEVICES = "ADVISOR_REHEARSED_DEVICES"
 # Steps are repeated while they are quick: loops show their length, several optimizers their order.

@@ -196,7 +196,7 @@ class DeepTrace:
         self._saved.append(self._storages.living())
 
     def pass_ended(self, is_left_out: bool) -> None:
-        """Note the end of a pass of a rehearsed step; one that was left out is the second again."""
+        """Note the end of a rehearsed pass; one that was left out is the second again."""
         calls = self._trace.calls
         if is_left_out and len(self._passes) > 1:
             second = self._passes[1]
