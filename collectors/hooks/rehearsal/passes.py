@@ -151,7 +151,7 @@ def _likeness(found: Any) -> Callable[[], Any] | None:
         return None
 
     def again() -> Any:
-        made = list(plain)
+        made: list[Any] = list(plain)
         for at, (shape, dtype, device, learns) in shapes.items():
             made[at] = torch.empty(shape, dtype=dtype, device=device)
             if learns:
