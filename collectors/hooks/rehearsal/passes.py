@@ -8,7 +8,7 @@ exchanged in it alone is seen.
 
 Nothing is looked at before a step was seen to have two passes, so a script that accumulates
 nothing pays nothing. A module is called as ever where it exchanges with others, keeps something
-of a pass, or is hooked into: losses that it leaves in an attribute belong to the pass that made them.
+of a pass, or is hooked into: what it leaves in an attribute belongs to the pass that made it.
 """
 
 from __future__ import annotations
