@@ -3,11 +3,13 @@
 Products of matrices are counted as they run, from the shapes that modules see, and divided by what
 this machine multiplies at best: a step takes no less. A recording needs as many steps as settle
 its clock, or the one that is traced. A script that names CUDA is not waited for longer than the
-former; any other may take up the whole time of a recording for the latter.
+former; any other may take up the whole time of a recording for the latter. Models that are
+compiled are not judged.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import threading
@@ -51,17 +53,23 @@ class FirstStep:
         nn = torch.nn
 
         def ran(module: Any, given: Any, output: Any) -> None:
-            is_linear = isinstance(module, nn.Linear)
-            if (is_linear or isinstance(module, nn.modules.conv._ConvNd)) and given:
-                kind = "features" if is_linear else "channels"
-                inputs, outputs = getattr(module, "in_" + kind), getattr(module, "out_" + kind)
-                # Every weight once where a filter lies: the coarser of the two sides.
-                positions = min(given[0].numel() / inputs, output.numel() / outputs)
-                learning = 3.0 if torch.is_grad_enabled() else 1.0
-                self._flop += 2.0 * learning * module.weight.numel() * positions
+            if isinstance(module, (nn.Linear, nn.modules.conv._ConvNd)):
+                try:
+                    products = _products(module, given[0], output)
+                except Exception:  # a layer of somebody's own that takes something else
+                    return
+                self._flop += products * (3.0 if torch.is_grad_enabled() else 1.0)
                 self._judge()
 
+        original = torch.compile
+
+        @functools.wraps(original)
+        def compiling(*args: Any, **named: Any) -> Any:
+            self._handle.remove()  # what is compiled would be compiled again when it goes later
+            return original(*args, **named)
+
         self._handle = nn.modules.module.register_module_forward_hook(ran)
+        torch.compile = compiling
 
     def _judge(self) -> None:
         if self._is_over():
@@ -73,6 +81,14 @@ class FirstStep:
         if is_main and least_s > self._limit_s / steps and not _is_child():
             self._handle.remove()
             self._give_up("a step takes more than %.0f s on this processor" % least_s)
+
+
+def _products(module: Any, given: Any, output: Any) -> float:
+    """Return a layer's operations: every weight once a position, of the coarser side."""
+    kind = "features" if hasattr(module, "in_features") else "channels"
+    inputs, outputs = getattr(module, "in_" + kind), getattr(module, "out_" + kind)
+    positions = min(given.numel() / inputs, output.numel() / outputs)
+    return float(2.0 * module.weight.numel() * positions)
 
 
 def is_asked_by_trainer() -> bool:
