@@ -104,7 +104,7 @@ def test_a_loop_without_an_end_has_no_length_and_is_named(tmp_path: Path, kind: 
     if loop:
         assert total_work(events, GivenWork(), samples_per_step=8.0) is None
     named = endless_loop(events)
-    assert named.startswith(loop)
+    assert named.removeprefix("endless (").startswith(loop)
     assert bool(named) == bool(loop)
 
 
@@ -629,6 +629,48 @@ def test_an_argument_is_the_last_resort() -> None:
     assert (work.steps, work.confidence) == (80, "weak")
     del facts["loader"]
     assert total_work(Events(facts=facts), GivenWork(), samples_per_step=0.0) is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "steps"),
+    [
+        *[({name: 5000}, 5000) for name in ("num_iterations", "max_train_steps", "train_iters",
+                                            "num_training_steps", "max_updates")],
+        ({"train_samples": 8000}, 1000),
+        ({"total_tokens": 1 << 30, "total_batch_size": 1 << 19}, 2048),
+        ({"total_tokens": 1 << 30, "block_size": 1024}, (1 << 30) / (8 * 1024)),
+        ({"total_tokens": 1 << 30, "total_batch_size": 64, "seq_len": 1024}, 1 << 14),
+        ({"total_timesteps": 80_000, "num_steps": 128}, 10_000),
+        ({"total_timesteps": 80_000, "update_epochs": 4}, 40_000),
+        ({"total_timesteps": 80_000, "train_frequency": 4}, 20_000),
+        ({"total_tokens": 1 << 30}, None),
+    ],
+)  # fmt: skip
+def test_frameworks_names_of_a_length_say_it(arguments: dict[str, int], steps: float) -> None:
+    fact = {"step": 2, "candidates": [], "arguments": arguments}
+    work = total_work(Events(facts={"work": [fact]}), GivenWork(), samples_per_step=8.0)
+    assert (work and work.steps) == steps
+    assert work is None or work.confidence == "weak"
+
+
+def test_hours_are_no_number_of_steps() -> None:
+    fact = {"step": 2, "candidates": [], "arguments": {"max_hours": 8}}
+    events = Events(facts={"work": [fact]})
+    assert total_work(events, GivenWork(), samples_per_step=8.0) is None
+    assert "8 h long" in endless_loop(events)
+
+
+def test_a_length_is_found_in_the_scripts_own_variables_and_settings() -> None:
+    class Settings:
+        pass
+
+    config = Settings()
+    config.__dict__.update(max_train_steps=70, verbose=True)
+    opt = {"train_samples": 9}
+    num_iterations = 5000
+    found = hook.named_lengths(sys._getframe())
+    assert found == {"num_iterations": num_iterations, "max_train_steps": 70, **opt}
+    assert config
 
 
 class Activations:

@@ -93,7 +93,7 @@ def job_from_recording(
     if recording.deep_step is None and step is None:
         raise RunError(
             f"the rehearsal {recording.run_id} saw no whole training step",
-            hint="rehearse for longer: advisor profile --rehearse --for 10m SCRIPT",
+            hint="let it run until its second step: advisor profile --for 10m SCRIPT",
         )
     if recording.deep_step is None:
         raise RunError(
@@ -238,7 +238,7 @@ def _recorded_length(recording: Recording, batch: int, lengths: Lengths) -> tupl
     if work is None:
         what = f"how long the job of run {recording.run_id} is could not be found"
         if recording.endless:
-            what = f"the job of run {recording.run_id} is endless ({recording.endless})"
+            what = f"the job of run {recording.run_id} is {recording.endless}"
         raise RunError(what, hint=f"say how long to train: {length_hint(recording)}")
     return float(work.steps), f"{work.source} ({work.confidence})"
 

@@ -59,8 +59,7 @@ def summary_lines(seen: Recording) -> list[str]:
             f"whole job: {counted(work.steps, 'step')}{total} ({work.source}, {work.confidence})"
         )
     elif step is not None or seen.rehearsal is not None:
-        whole = f"endless ({seen.endless})" if seen.endless else "unknown"
-        found.append(f"whole job: {whole}; give {length_hint(seen)}")
+        found.append(f"whole job: {seen.endless or 'unknown'}; give {length_hint(seen)}")
     if seen.rounds is not None:
         found.append(_rounds_line(seen.rounds))
     if seen.deep_step is not None:
@@ -215,7 +214,10 @@ def recording_problem(seen: Recording) -> tuple[str, str] | None:
     if seen.step_time is None and seen.status != "interrupted":
         return (
             "no training step was seen, so only resources were recorded",
-            "call advisor.step() once a step, or let the script run until it trains (--for 5m)",
+            "call advisor.step() once a step, or let the script run until it trains (--for 5m)"
+            + (
+                "" if seen.rehearsal else "; or compute nothing: advisor profile --rehearse SCRIPT"
+            ),
         )
     missing = shortfall_of(seen)
     if missing is None or seen.deep_step is None or seen.deep_step.device != "cpu":

@@ -450,7 +450,7 @@ def total_work(
                 return TotalWork.of(steps, epochs, candidate["source"], sure)
             if is_episodic(candidate["loops"]):  # an argument would say an episode's length
                 return None
-    return _from_arguments(found[-1].get("arguments", {}), events)
+    return _from_arguments(found[-1].get("arguments", {}), events, samples_per_step)
 
 
 def _sightings(events: Events) -> list[dict[str, Any]]:
@@ -472,7 +472,9 @@ def _with_ends(candidate: dict[str, Any]) -> dict[str, Any]:
 
 
 def endless_loop(events: Events) -> str:
-    """Return the outermost loop around the steps if it never ends by itself, "" otherwise.
+    """Return how the job is endless, or how long by the clock; "" where it is neither.
+
+    Endless is the outermost loop around the steps if it never ends by itself.
 
     Neither has it a bound nor another way out. What other conditions decide, nobody knows.
     """
@@ -484,8 +486,9 @@ def endless_loop(events: Events) -> str:
                 loop["turns"] is None and loop.get("bound") is None and not loop.get("may_end")
             )
             if is_open and (loop.get("is_endless") if is_for else loop["text"] in _ALWAYS):
-                return f"{'for' if is_for else 'while'} {loop['text']}, {loop['where']}"
-    return ""
+                return f"endless ({'for' if is_for else 'while'} {loop['text']}, {loop['where']})"
+    name, hours = _number(found[-1].get("arguments", {}) if found else {}, "hours")
+    return f"{hours:g} h long, whatever is done in them (argument --{name})" if hours else ""
 
 
 def as_it_ended(found: TotalWork | None, events: Events, given: GivenWork) -> TotalWork | None:
@@ -544,14 +547,44 @@ def unused(given: GivenWork, work: TotalWork | None, seen: Recording) -> str:
     return f"{what}; use {length_hint(seen)}"
 
 
-def _from_arguments(arguments: dict[str, float], events: Events) -> TotalWork | None:
-    """Fall back on an argument that says it: steps, or epochs of a loader of known length."""
-    for name in ("max_steps", "total_steps", "num_steps", "steps", "max_iters", "iterations"):
-        if 0 < arguments.get(name, 0) < MOST_TURNS:
-            return TotalWork.of(arguments[name], None, f"argument --{name}", "weak")
+def _from_arguments(
+    arguments: dict[str, float], events: Events, samples_per_step: float
+) -> TotalWork | None:
+    """Fall back on an argument that says it: steps, or what makes so many of them.
+
+    Epochs are of a loader of known length. Tokens are divided by those of a step. Frames of an
+    environment are each trained on as often as there are passes over them, or a step comes after
+    so many.
+    """
     per_epoch = steps_per_epoch(events)
-    for name in ("epochs", "num_epochs", "max_epochs", "num_train_epochs", "n_epochs"):
-        if per_epoch is not None and 0 < arguments.get(name, 0) < MOST_TURNS:
-            epochs = float(arguments[name])
-            return TotalWork.of(epochs * per_epoch, epochs, f"argument --{name}", "weak")
+    tokens = _number(arguments, "tokens_per_step")[1]
+    sequence = _number(arguments, "sequence")[1]
+    if tokens <= sequence:  # none, or of samples
+        tokens = (tokens or samples_per_step) * sequence
+    frames = _number(arguments, "frames_per_step")[1]
+    if not frames:
+        frames = samples_per_step / max(_number(arguments, "passes")[1], 1.0)
+    per_step = {
+        "frames": frames, "steps": 1.0, "epochs": 1.0 / per_epoch if per_epoch else 0.0,
+        "samples": samples_per_step, "tokens": tokens,
+    }  # fmt: skip
+    for kind, units in per_step.items():
+        name, value = _number(arguments, kind)
+        if value and units and value >= units:
+            epochs = value if kind == "epochs" else None
+            return TotalWork.of(value / units, epochs, f"argument --{name}", "weak")
     return None
+
+
+def _number(arguments: dict[str, float], kind: str) -> tuple[str, float]:
+    """Return the first argument of a kind that is a number of something, and it; else 0."""
+    return next(
+        (
+            (name, float(value)) for name in fmt.LENGTHS[kind]
+            if 0 < (value := arguments.get(name) or 0.0) < _MOST[kind]
+        ),
+        ("", 0.0),
+    )  # fmt: skip
+
+
+_MOST: Final = {**dict.fromkeys(fmt.LENGTHS, float(MOST_TURNS)), "tokens": 1e15, "frames": 1e12}

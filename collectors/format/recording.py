@@ -385,9 +385,9 @@ class Recording:
     ``touched`` is the memory touched in windows, where that was asked for; ``routing`` says which
     experts the tokens of a mixture were sent to. ``rehearsal`` is set where nothing was computed:
     then no step has a time, and operators take none. ``ended`` is the error that the script ended
-    with, None where no hook saw one. ``endless`` is the loop around the steps that never ends,
-    ``""`` where it ends or nobody knows. ``fallbacks`` are packages of fast kernels that the
-    script said it goes without.
+    with, None where no hook saw one. ``endless`` names the loop around the steps that never ends,
+    or the hours that it lasts; ``""`` where it ends or nobody knows. ``fallbacks`` are packages of
+    fast kernels that the script said it goes without.
 
     ``ending_s`` is from the last step to the end of the program, as it left or was asked to leave.
 

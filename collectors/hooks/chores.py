@@ -212,10 +212,11 @@ class Chores:
         state = self._state
         try:
             found = frames.find(sys._getframe())
+            told = {**frames.named_lengths(sys._getframe()), **state.arguments}
         except Exception as error:
             state.failed("total work", error)
             return
-        state.fact("work", step=step, candidates=found, arguments=state.arguments)
+        state.fact("work", step=step, candidates=found, arguments=told)
 
     def _time_updates(self, step: int) -> None:
         state = self._state

@@ -11,6 +11,8 @@ import os
 import re
 import sys
 
+from . import format as fmt
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 _MISSING = re.compile(r"No module named '?([\w.]+)'?")
 _PIP = re.compile(r"pip3? install (?:-U |--upgrade |-q )*[\"'`]?([A-Za-z][\w.\[\],-]*)")
 _URL = re.compile(r"https?://([\w.-]+)")
+_HOST = re.compile(r"\bhost='([\w.-]+)'")  # urllib3's pools name it in their message
 _GPU = re.compile(r"compiled with CUDA|NVIDIA driver|CUDA GPUs|CUDA-capable|is_available\(\) is F")
 _MEMORY = re.compile(r"not enough memory|out of memory|Unable to allocate", re.IGNORECASE)
 _DOWNLOAD = re.compile(r"\bdownload", re.IGNORECASE)
@@ -115,7 +118,9 @@ def _known(error: BaseException) -> tuple[str, str] | None:
     if _REHEARSED in text:
         return "offline", _host(error, text)
     if any(kind.__name__ in _CONNECTING for kind in type(error).__mro__):
-        return "network", _host(error, text)
+        # Hubs refuse by themselves: a rehearsal tells them that they are offline.
+        cause = "offline" if fmt.is_kept_offline() else "network"
+        return cause, _host(error, text)
     if isinstance(error, (FileNotFoundError, NotADirectoryError)) and error.filename is not None:
         return "file", os.fsdecode(error.filename) if _is_path(error.filename) else ""
     if type(error).__name__ == "MissingMandatoryValue":  # of OmegaConf, which Hydra reads
@@ -145,7 +150,7 @@ def _is_path(value: Any) -> bool:
 
 def _host(error: BaseException, text: str) -> str:
     """Return the host that was not reached: by the message, else by whoever connected to it."""
-    found = _URL.search(text)
+    found = _HOST.search(text) or _URL.search(text)
     if found:
         return found.group(1)
     host = ""
@@ -157,7 +162,8 @@ def _host(error: BaseException, text: str) -> str:
                 value = variables.get(name)
                 if isinstance(value, str) and value:
                     found = _URL.match(value)
-                    host = found.group(1) if found else value
+                    if found or not value.startswith("/"):  # the path at a host says nothing
+                        host = found.group(1) if found else value
             trace = trace.tb_next
         if host:
             break
@@ -166,12 +172,12 @@ def _host(error: BaseException, text: str) -> str:
 
 def _where(error: BaseException) -> str:
     """Return the last line of the script itself that the error went through."""
-    from .trace.frames import is_library
+    from .trace.frames import is_library, is_ours
 
     where, trace = "", error.__traceback__
     while trace is not None:
         name = trace.tb_frame.f_code.co_filename
-        if not is_library(name):
+        if not is_library(name) and not is_ours(name):
             where = "%s:%d" % (os.path.basename(name), trace.tb_lineno)
         trace = trace.tb_next
     return where

@@ -97,6 +97,29 @@ NEVER = 2**63
 # Environment of a rank of ``profile --workers N``: how many there are, and the port at rank 0 on
 # which the hooks may bring them together.
 WRAP_VARIABLE = "ADVISOR_WORKERS"
+# What scripts and frameworks call a job's length, the plainest last, and what turns it into steps.
+# A rollout has "num_steps", too. Frames are an environment's, of reinforcement learning.
+LENGTHS = {
+    "steps": ("max_steps", "total_steps", "max_train_steps", "num_train_steps", "train_steps",
+              "num_training_steps", "total_training_steps", "training_steps", "total_train_steps",
+              "train_iters", "num_iterations", "total_iterations", "max_iterations", "max_iters",
+              "num_iters", "total_iters", "n_iters", "max_iter", "train_num_steps", "max_updates",
+              "max_update", "iterations", "num_steps", "steps"),
+    "epochs": ("num_train_epochs", "max_epochs", "num_epochs", "n_epochs", "total_epochs",
+               "train_epochs", "max_epoch", "epochs"),
+    "samples": ("train_samples", "total_samples", "num_train_samples"),
+    "tokens": ("total_tokens", "train_tokens", "max_train_tokens", "num_train_tokens",
+               "token_budget", "training_tokens", "target_tokens"),
+    "frames": ("total_timesteps", "max_timesteps", "total_env_steps", "total_frames"),
+    "hours": ("max_hours", "train_hours", "max_train_hours", "time_budget_hours"),
+    "tokens_per_step": ("tokens_per_step", "tokens_per_iter", "tokens_per_batch",
+                        "batch_tokens", "global_batch_tokens", "total_batch_size"),
+    "sequence": ("seq_len", "sequence_length", "seq_length", "block_size", "max_seq_len",
+                 "context_length", "max_seq_length"),
+    "passes": ("update_epochs", "ppo_epochs", "k_epochs", "num_sgd_iter", "n_epochs"),
+    "frames_per_step": ("train_frequency", "train_freq"),
+}  # fmt: skip
+LENGTH_NAMES = frozenset(name for names in LENGTHS.values() for name in names)
 # How a recording says whether, and as what, its scripts are rehearsed (JSON); see
 # ``rehearsal.start``.
 REHEARSAL = "ADVISOR_REHEARSAL"
@@ -106,6 +129,11 @@ REHEARSED = "-rehearsed"  # ends the name of its event file
 def is_rehearsed() -> bool:
     """Whether this process is a rehearsal."""
     return '"always"' in os.environ.get(REHEARSAL, "")
+
+
+def is_kept_offline() -> bool:
+    """Whether this process is a rehearsal that may not connect to other machines."""
+    return is_rehearsed() and '"network": true' not in os.environ[REHEARSAL]
 
 
 def framed(kind: int, payload: bytes) -> bytes:

@@ -80,6 +80,10 @@ def _autograd(session: Session, module: Any) -> None:
             session.backward_begins()
         result = original(*args, **kwargs)
         session.backwards += 1
+        if session.rehearsal is not None:
+            is_left_out = session.rehearsal.passes.ended()
+            if session.deep is not None:
+                session.deep.pass_ended(is_left_out)
         if session.gradients.is_open:
             session.gradients.pass_ended()
         if session.rank <= rank_of_backward:

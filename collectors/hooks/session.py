@@ -238,7 +238,8 @@ class Session(ProcessState):
             words = ("epoch", "step", "iter", "batch", "sample", "accum")
             for name, value in vars(namespace).items():
                 is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-                if is_number and any(word in name.lower() for word in words):
+                is_length = name in fmt.LENGTH_NAMES
+                if is_number and (is_length or any(word in name.lower() for word in words)):
                     self.arguments[name] = value
 
     def on_release(self, undo: Callable[[], None]) -> None:

@@ -1,8 +1,9 @@
 """A script that wants an accelerator where there is none, and what is done about it.
 
 What it asks for is noted when it asks; whether that stopped it shows when it ends. A script that
-goes on with the processor by itself is recorded. One that ends without a step is run again as a
-rehearsal, in this same process: by its own command, with nothing computed.
+goes on with the processor by itself is recorded, unless its first step cannot be waited for
+(``first_step``). That one, and one that ends without a step, is run again as a rehearsal, in this
+same process: by its own command, with nothing computed.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import os
 import re
 import sys
 
+from . import first_step, lineage
 from . import format as fmt
-from . import lineage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -96,6 +97,16 @@ class Wants:
         for name in ("is_available", "device_count"):
             setattr(cuda, name, self._asking(getattr(cuda, name), "torch.cuda.%s()" % name))
         self._count_parameters(torch.nn.Parameter)
+        first_step.FirstStep(
+            _options(), self._names_cuda, lambda: self._session.steps > 0, self._give_up
+        ).watch(torch)
+
+    def _names_cuda(self) -> bool:
+        return bool(self.asked) or first_step.is_asked_by_trainer()
+
+    def _give_up(self, why: str) -> None:
+        self.first = why
+        self.rehearse()
 
     def joins(self, backend: Any) -> None:
         """Note a process group that needs accelerators."""
@@ -166,6 +177,8 @@ class Wants:
         environment[fmt.REHEARSAL] = as_wanted(why)
         environment.pop(lineage.TRAINER, None)
         say(why)
+        for child in getattr(sys.modules.get("multiprocessing"), "active_children", list)():
+            child.terminate()  # a loader's workers would wait for this process
         sys.stdout.flush()
         sys.stderr.flush()
         try:
@@ -241,8 +254,8 @@ def as_wanted(why: str) -> str:
 def say(why: str) -> None:
     """Tell the user that the script is rehearsed."""
     sys.stderr.write(
-        "[advisor] the script wants an accelerator and there is none here (%s): rehearsing it, "
-        "nothing is computed (--no-rehearse refuses)\n" % why
+        "[advisor] there is no accelerator here (%s): rehearsing the script, nothing is computed "
+        "(--no-rehearse refuses)\n" % why
     )
 
 

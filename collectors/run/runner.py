@@ -94,13 +94,16 @@ def plan_recording(
         options.update(workers=plan.workers, bandwidth_bit_per_s=plan.bandwidth_bit_per_s)
     if is_precise:
         options["half_width_fraction"] = _PRECISE_FRACTION
+    rehearsal = plan.rehearsal or rehearsed()
+    rate = measured and measured.matmul_flop_per_s
+    rehearsal = {"limit_s": plan.limit_s, "flop_per_s": rate, **rehearsal}
     return replace(
         plan,
         run=str(folder),
         options=options,
         host=asdict(describe_host(benchmark=measured, sheets=cached_sheets())),
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        rehearsal={} if plan.attached is not None else plan.rehearsal or rehearsed(),
+        rehearsal={} if plan.attached is not None else rehearsal,
     )
 
 

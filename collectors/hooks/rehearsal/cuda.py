@@ -28,9 +28,8 @@ def _said(answer: Any) -> Callable[..., Any]:
 # Answers of ``torch.cuda`` that are always the same. The generators are the processor's, for data.
 _ANSWERS: tuple[tuple[Any, str], ...] = (
     (None, "_lazy_init synchronize empty_cache ipc_collect init set_sync_debug_mode _sleep cudart "
-           "reset_peak_memory_stats reset_max_memory_allocated reset_accumulated_memory_stats "
-           "set_per_process_memory_fraction manual_seed manual_seed_all seed seed_all "
-           "set_rng_state set_rng_state_all"),
+           "reset_accumulated_memory_stats set_per_process_memory_fraction manual_seed "
+           "manual_seed_all seed seed_all set_rng_state set_rng_state_all"),
     (True, "is_available is_initialized can_device_access_peer is_bf16_supported "
            "is_tf32_supported"),
     (False, "is_current_stream_capturing"),
@@ -78,6 +77,58 @@ def pretend(device: dict[str, Any], count: int, memory: LiveMemory) -> None:
     )  # fmt: skip
     _stand_in_for_c()
     _libraries()
+    _types()
+
+
+# Types of tensors by their names of before torch 0.4.
+_NAMED = {
+    "Float": torch.float32, "Double": torch.float64, "Half": torch.float16,
+    "BFloat16": torch.bfloat16, "Byte": torch.uint8, "Char": torch.int8, "Short": torch.int16,
+    "Int": torch.int32, "Long": torch.int64, "Bool": torch.bool,
+}  # fmt: skip
+
+
+class _TypeOfTensors(type):
+    """``torch.cuda.FloatTensor`` and its like: makes tensors on the device, and tells them."""
+
+    dtype: Any
+
+    def __call__(cls, *given: Any, **_: Any) -> Any:
+        given = tuple(given[0]) if given and isinstance(given[0], torch.Size) else given
+        if not all(isinstance(one, int) for one in given):
+            return torch.as_tensor(given[0]).to("cuda", cls.dtype)
+        return torch.empty(given or (0,), dtype=cls.dtype, device="cuda")
+
+    def __instancecheck__(cls, one: Any) -> bool:
+        return isinstance(one, torch.Tensor) and one.is_cuda and one.dtype == cls.dtype
+
+
+def _types() -> None:
+    """Have the types of old be there, and be the default where a script says so."""
+    names: dict[Any, Any] = {}
+    package: Any = torch
+    tensor: Any = torch.Tensor
+    for name, dtype in _NAMED.items():
+        own = _TypeOfTensors(name + "Tensor", (), {"dtype": dtype, "__module__": "torch.cuda"})
+        setattr(torch.cuda, name + "Tensor", own)
+        names[own] = names["torch.cuda.%sTensor" % name] = dtype
+    made, set_default = tensor.type, package.set_default_tensor_type
+
+    def set_default_tensor_type(kind: Any) -> None:
+        if kind not in names:
+            torch.set_default_device(None)
+            set_default(kind)
+            return
+        torch.set_default_dtype(names[kind])
+        torch.set_default_device("cuda")
+
+    def type_of(self: Any, dtype: Any = None, *rest: Any, **named: Any) -> Any:
+        if isinstance(dtype, _TypeOfTensors):
+            return self.to("cuda", dtype.dtype)
+        return made(self, *(() if dtype is None else (dtype,)), *rest, **named)
+
+    tensor.type = type_of
+    package.set_default_tensor_type = set_default_tensor_type
 
 
 def current(device: Any = None) -> int:
@@ -202,17 +253,22 @@ def _used(memory: LiveMemory, total: int) -> dict[str, Any]:
     def statistics(*_: Any, **__: Any) -> Any:
         keys = {
             "allocated_bytes.all.current": memory.now,
-            "allocated_bytes.all.peak": memory.peak,
+            "allocated_bytes.all.peak": memory.most,
             "reserved_bytes.all.current": memory.now,
-            "reserved_bytes.all.peak": memory.peak,
+            "reserved_bytes.all.peak": memory.most,
         }
         return collections.defaultdict(int, keys)
 
+    def reset(*_: Any, **__: Any) -> None:
+        memory.most = memory.now
+
     return {
+        "reset_peak_memory_stats": reset,
+        "reset_max_memory_allocated": reset,
         "memory_allocated": lambda *_, **__: memory.now,
-        "max_memory_allocated": lambda *_, **__: memory.peak,
+        "max_memory_allocated": lambda *_, **__: memory.most,
         "memory_reserved": lambda *_, **__: memory.now,
-        "max_memory_reserved": lambda *_, **__: memory.peak,
+        "max_memory_reserved": lambda *_, **__: memory.most,
         "mem_get_info": lambda *_, **__: (max(0, total - memory.now), total),
         "memory_stats": statistics,
     }

@@ -8,6 +8,7 @@ what the script's data say, and control flow follows them.
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import torch
@@ -85,7 +86,8 @@ class Rehearsal(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.exchanged: dict[str, tuple[int, int]] = {}  # by operator: calls, bytes
         self.kept: Any = None
         self._facts: dict[Any, Schema] = {}
-        self._is_wrapper: dict[type, bool] = {FakeTensor: False, torch.nn.Parameter: False}
+        self._is_wrapper: dict[type, bool] = {}
+        self._one_at_a_time = threading.RLock()  # fakes are made in one thread at a time
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operator: for real, on values, or on shapes alone."""
@@ -108,7 +110,8 @@ class Rehearsal(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if facts.written and self._writes_real(facts, args, kwargs, tensors):
             return func(*mapped(args, self._number), **mapped(kwargs, self._number))
         value, is_guess = self._value(func, facts, args, kwargs, tensors)
-        result = unknown.run(self, func, facts.name, args, kwargs, value, is_guess)
+        with self._one_at_a_time:
+            result = unknown.run(self, func, facts.name, args, kwargs, value, is_guess)
         if isinstance(result, unknown.Plain):
             return result.value
         self._attach(result, value, is_guess)
@@ -153,7 +156,8 @@ class Rehearsal(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Whether tensors of a kind hold others, which are what is fake."""
         found = self._is_wrapper.get(kind)
         if found is None:
-            found = self._is_wrapper[kind] = not issubclass(kind, FakeTensor)
+            is_plain = kind.__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl  # type: ignore[attr-defined]
+            found = self._is_wrapper[kind] = not is_plain and not issubclass(kind, FakeTensor)
         return found
 
     def _writes_real(self, facts: Schema, args: Any, kwargs: Any, tensors: list[Any]) -> bool:

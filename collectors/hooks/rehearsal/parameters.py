@@ -126,6 +126,11 @@ def _become(mode: Rehearsal, tensor: Any, moved: Any) -> None:
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", 0)
     tensor.fake_device = device
+    is_used = torch._C._autograd._get_sequence_nr() > 0  # anything has been computed to learn from
+    if is_used and tensor.is_leaf and tensor.requires_grad:
+        # Where gradients go was noted with the old device if the parameter was used there
+        # (``weight_norm``): torch forgets it when data are set that lie elsewhere.
+        tensor.data = tensor.detach()
     if device.type == "cuda":
         mode.memory.add(tensor)
     else:

@@ -8,6 +8,7 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include <cstdlib>
+#include <string>
 
 namespace {
 
@@ -67,6 +68,7 @@ struct CUDAHooks final : CUDAHooksInterface {
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return true; }
   bool hasPrimaryContext(DeviceIndex) const override { return true; }
+  std::string showConfig() const override { return {}; }
 };
 
 // Before a CUDA build's own, which has the default priority.

@@ -12,11 +12,11 @@ import json
 import os
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 from ..trace.frames import is_library
 from ..trace.whole import local
+from . import environments
 
 DEVICES = "ADVISOR_REHEARSED_DEVICES"
 # Steps are repeated while they are quick: loops show their length, several optimizers their order.
@@ -80,11 +80,14 @@ class Rehearsing:
         self.mode: Any = None
         self.folder = _torch_folder()
         self._shim = shim.build(self.folder) if self.folder else ""
+        self.passes: Any = None
         self.compiles = False
         self._session = session
-        self._first_s = 0.0
+        self._first_s = self.environment_s = 0.0
+        self._environment = 0, 0.0  # the first step, and what its environment had taken by then
         os.environ[DEVICES] = str(max(self.asked["devices"], 1))
         overlay.cover(session.writer.folder)
+        session.fact("rehearsal", **self.facts())  # said again in the end, if it comes
 
     def before_torch(self) -> None:
         """Load the shim: torch is about to be imported."""
@@ -101,6 +104,7 @@ class Rehearsing:
         from . import compiler, cuda, kernels, overlay, parameters, ranks, stubs, values
         from .allocator import followed_resize, rounded
         from .mode import Rehearsal
+        from .passes import Passes
 
         compiler.defer()
         asked, device = self.asked, self.asked["device"]
@@ -124,13 +128,16 @@ class Rehearsing:
         self._leave_out(torch, notes)
         sys.meta_path.append(stubs.StubFinder(notes))
         torch._C._set_only_lift_cpu_tensors(True)
+        self.passes = Passes(self.mode.exchanged)
+        self.passes.watch()
         self._enter_threads()
         self.mode.__enter__()
 
     def _leave_out(self, torch: Any, notes: Any) -> None:
         """Have compilation and checkpoints be noted, and done neither."""
-        load, loader = torch.load, torch.utils.data.DataLoader
-        checkpoints: dict[str, Any] = {}  # what the script saved, by name: nothing is written
+        from .checkpoints import Checkpoints, without_downloads
+
+        loader = torch.utils.data.DataLoader
         made = loader.__init__
 
         def left_out() -> None:
@@ -147,18 +154,12 @@ class Rehearsing:
         def module_compiled(module: Any, *_: Any, **__: Any) -> None:
             left_out()
 
-        def save(obj: Any, f: Any, *_: Any, **__: Any) -> None:
-            size = _bytes_in(obj)
+        def saved(size: int) -> None:
             self._session.fact(
                 "saved", step=self._session.steps, seconds=0.0, delay_s=0.0, bytes=size
             )
-            if isinstance(f, (str, os.PathLike)):
-                checkpoints[os.path.realpath(f)] = obj
-                Path(f).touch()  # where the overlay has it: scripts look for their files
 
-        def loaded(f: Any, map_location: Any = None, *rest: Any, **named: Any) -> Any:
-            name = os.path.realpath(f) if isinstance(f, (str, os.PathLike)) else ""
-            return checkpoints[name] if name in checkpoints else load(f, "cpu", *rest, **named)
+        checkpoints = Checkpoints(saved)
 
         @functools.wraps(made)
         def loader_made(this: Any, *args: Any, **named: Any) -> None:
@@ -168,7 +169,9 @@ class Rehearsing:
             this._advisor_pins = is_pinned  # what the script says is recorded
 
         torch.compile, torch.nn.Module.compile = compiled, module_compiled
-        torch.save, torch.load = save, loaded
+        torch.save, torch.load = checkpoints.save, checkpoints.load
+        if not self.asked["network"]:
+            without_downloads(notes.add)
         loader.__init__ = loader_made
         torch.distributions.Distribution.set_default_validate_args(False)
 
@@ -198,7 +201,10 @@ class Rehearsing:
         """Whether enough steps have been rehearsed."""
         now_s = time.monotonic()
         if not self._first_s:
-            self._first_s = now_s
+            self._first_s, self._environment = now_s, (steps, environments.spent_s())
+        elif steps > self._environment[0]:
+            first, spent_s = self._environment
+            self.environment_s = (environments.spent_s() - spent_s) / (steps - first)
         if not has_traced or steps < _LEAST_STEPS:
             return False
         spent_s = now_s - self._first_s
@@ -246,10 +252,16 @@ class Rehearsing:
     def facts(self) -> dict[str, Any]:
         """Return what the recording keeps of the rehearsal."""
         notes = None if self.mode is None else self.mode.notes
+        said = {} if notes is None else dict(notes.counts)
+        if self.environment_s > 0:
+            said[
+                "the environment takes %.3g ms of a step on this machine: no figure has it"
+                % (1e3 * self.environment_s)
+            ] = 1
         return {
             **{name: self.asked[name] for name in ("device", "devices", "rank", "why")},
             "compiles": self.compiles,
-            "notes": {} if notes is None else notes.counts,
+            "notes": said,
             "has_decided": notes is not None and notes.has_decided,
         }
 
@@ -260,17 +272,3 @@ def _torch_folder() -> str:
 
     spec = find_spec("torch")
     return os.path.dirname(spec.origin) if spec is not None and spec.origin else ""
-
-
-def _bytes_in(value: Any) -> int:
-    """Return the bytes of the tensors in what is saved, however nested."""
-    if hasattr(value, "element_size") and hasattr(value, "numel"):
-        return int(value.numel() * value.element_size())
-    if isinstance(value, dict):
-        return sum(_bytes_in(one) for one in value.values())
-    if isinstance(value, (list, tuple)):
-        return sum(_bytes_in(one) for one in value)
-    state = getattr(value, "state_dict", None)
-    if callable(state) and not isinstance(value, type):
-        return _bytes_in(state())
-    return 0

@@ -15,6 +15,8 @@ import types
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from . import environments
+
 if TYPE_CHECKING:
     from .values import Notes
 
@@ -109,13 +111,30 @@ class _Unknown:
 
         raise CannotRehearseError(
             "DeepSpeed's %s.%s has no stand-in" % (self._library, name),
-            "add one in collectors/hooks/rehearsal/stubs.py, or train with torch's own optimizer",
+            "train with torch's own optimizer",
         )
+
+
+def _transformers_weights(module: Any) -> None:
+    from .checkpoints import of_shapes
+
+    of_shapes(module)
+
+
+def _timm_weights(module: Any) -> None:
+    """Leave models of timm as they were made: only values are read from its files."""
+    module.load_pretrained = lambda *_, **__: None
 
 
 # Module -> what is changed in it once it has been imported.
 CHANGED: dict[str, Callable[[Any], None]] = {
-    "deepspeed.ops.op_builder.builder": _deepspeed_kernels
+    "deepspeed.ops.op_builder.builder": _deepspeed_kernels,
+    "transformers.modeling_utils": _transformers_weights,
+    "timm.models._builder": _timm_weights,
+    **dict.fromkeys(
+        ("gym.core", "gym.vector.vector_env", "gymnasium.core", "gymnasium.vector.vector_env"),
+        environments.time_steps,
+    ),
 }
 
 

@@ -136,6 +136,8 @@ class DeepTrace:
         self._backwards = 0
         self._has_evaluated = False  # the optimizer itself
         self._saved: list[list[tuple[int, int, int]]] = []
+        self._passes: list[tuple[int, int]] = []  # calls of each, of a rehearsal
+        self._pass_begin = 0
         parameters = optimizers.parameters()
         is_used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         self._device = parameters[0].device.type if parameters else "cuda" if is_used else "cpu"
@@ -192,6 +194,19 @@ class DeepTrace:
             self._backwards += 1
         self._has_evaluated |= self._trace.is_in_optimizer
         self._saved.append(self._storages.living())
+
+    def pass_ended(self, is_left_out: bool) -> None:
+        """Note the end of a rehearsed pass; one that was left out is the second again."""
+        calls = self._trace.calls
+        if is_left_out and len(self._passes) > 1:
+            second = self._passes[1]
+            del calls[self._pass_begin :]
+            self._saved[-1] = self._saved[1]
+            for call in calls[slice(*second)]:
+                call.times += 1
+        else:
+            self._passes.append((self._pass_begin, len(calls)))
+        self._pass_begin = len(calls)
 
     @property
     def roots(self) -> list[Any]:
@@ -291,7 +306,9 @@ class DeepTrace:
     def _count_samples(self, flags: list[str]) -> int:
         if self._loader is not None and self._loader.samples > self._samples:
             return self._loader.samples - self._samples
-        sizes, backwards = self._modules.leading_sizes, max(1, self._backwards)
+        backwards, sizes = max(1, self._backwards), self._modules.leading_sizes
+        learnt_from = [n for n, is_one in zip(sizes, self._modules.are_learnt_from) if is_one]
+        sizes = learnt_from or sizes
         if sizes:
             usual = max(sizes, key=sizes.count)
             # Samples one by one, and one pass for all of them: an episode's states.

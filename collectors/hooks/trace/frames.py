@@ -67,6 +67,41 @@ def find(frame: FrameType | None) -> list[dict[str, Any]]:
     return candidates + schedules[:1]
 
 
+# What scripts call the object that has their settings.
+_UNMISTAKABLE = fmt.LENGTH_NAMES - {"steps", "iterations", "num_steps"}  # counters are, too
+_SETTINGS = ("args", "arguments", "cfg", "conf", "config", "hparams", "opt", "options", "FLAGS")
+
+
+def named_lengths(frame: FrameType | None) -> dict[str, float]:
+    """Return the numbers in the user's own frames that are called like a job's length.
+
+    They are variables, fields of settings, or of the object whose method runs; inner frames count
+    first.
+    """
+    found: dict[str, float] = {}
+    depth = 0
+    while frame is not None and depth < _MAX_FRAMES:
+        name = frame.f_code.co_filename
+        if not is_ours(name) and not is_library(name):
+            variables = frame.f_locals
+            _take_lengths(found, variables)
+            for holder in (*_SETTINGS, "self"):
+                own = variables.get(holder)
+                is_mapping = hasattr(own, "keys") and hasattr(own, "__getitem__")
+                _take_lengths(found, own if is_mapping else getattr(own, "__dict__", {}))
+        _forget(frame)
+        frame = frame.f_back
+        depth += 1
+    return found
+
+
+def _take_lengths(found: dict[str, float], variables: Any) -> None:
+    for name in _UNMISTAKABLE.intersection(variables):
+        value = variables[name]
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            found.setdefault(name, value)
+
+
 def _forget(frame: FrameType) -> None:
     """Empty the copy of its variables that Python before 3.13 makes of a frame that is looked at.
 

@@ -23,8 +23,8 @@ class LiveMemory:
 
     Attributes
     ----------
-    now, peak : int
-        Bytes alive, and the most since ``begin_step``.
+    now, peak, most : int
+        Bytes alive, the most since ``begin_step``, and the most that the script is told of.
     stream : int
         The stream in which blocks are made now; 0 is the default one.
     events : list of (int, int, int)
@@ -37,7 +37,7 @@ class LiveMemory:
     _MOST_EVENTS = 400_000
 
     def __init__(self, rounded: Callable[[int], int]) -> None:
-        self.now = self.peak = self.stream = 0
+        self.now = self.peak = self.most = self.stream = 0
         self.events: list[tuple[int, int, int]] = []
         self.is_followed = True
         self._rounded = rounded
@@ -88,6 +88,8 @@ class LiveMemory:
         if self.now > self.peak:
             self.peak = self.now
             self._peak_at = len(self.events)
+        if self.now > self.most:
+            self.most = self.now
 
     def begin_step(self) -> None:
         """Count the peak anew."""

@@ -42,12 +42,15 @@ class Modules:
         Samples in the first tensor that reached each call of a root that learns: its first
         dimension, or the second where a recurrent or attention module in there is told that time
         comes first. A loss is a root too, and often sees every token as a row.
+    are_learnt_from : list of bool
+        Whether gradients were kept in each of these calls: a policy that acts keeps none.
     """
 
     def __init__(self) -> None:
         self.owner = NOBODY
         self.roots: list[Any] = []
         self.leading_sizes: list[int] = []
+        self.are_learnt_from: list[bool] = []
         self.singles: dict[int, int] = {}
         self._calls: list[Call] = []
         self._stack: list[int] = []
@@ -89,6 +92,7 @@ class Modules:
             for tensor in tensors_in(args):
                 self._root_shape = tuple(tensor.shape)
                 self.leading_sizes.append(int(tensor.shape[0]) if tensor.dim() else 1)
+                self.are_learnt_from.append(torch.is_grad_enabled())
                 self._is_size_wanted = False
                 self._is_batch_open = True
                 break

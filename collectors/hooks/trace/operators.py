@@ -41,6 +41,7 @@ class OperatorCall:
     group: Any = None  # of a collective: its group's name and size
     # Ranks that share this work, and of which of its storages they have others: ``whole``.
     ranks, parts = 1, WHOLE
+    times = 1  # as often as it is counted: passes of an accumulated step are alike
 
 
 _schemas: dict[Any, tuple[str, tuple[str, ...], tuple[int, ...]]] = {}
@@ -176,8 +177,8 @@ def summarise(
             _add(table, call, phase, kind, fixed)
         if phase != "optimizer" and leaf_of_call and (call.owner >= 0 or not call.is_backward):
             layer = layers[leaf_of_call[max(call.owner, 0)]]
-            layer[phase + "_ns"] += call.took
-            layer[phase + "_flop"] += call.flop * call.ranks
+            layer[phase + "_ns"] += call.took * call.times
+            layer[phase + "_flop"] += call.flop * call.ranks * call.times
     saved_bytes = 0
     for snapshot in saved:
         growing = [
@@ -213,11 +214,12 @@ def _add(
     traffic = call.reads + call.writes
     is_update = phase == "optimizer"  # of which its shards tell more
     ranks, parts = (1, WHOLE) if is_update else (call.ranks, call.parts)
-    row[0] += 1
-    row[1] += call.flop * ranks
-    row[2] += sum(size * parts.get(key, 1) for key, size in traffic)
-    row[3] += sum(size * parts.get(key, 1) for key, size in traffic if key in fixed)
-    row[4] += call.took
+    times = call.times
+    row[0] += times
+    row[1] += call.flop * ranks * times
+    row[2] += sum(size * parts.get(key, 1) for key, size in traffic) * times
+    row[3] += sum(size * parts.get(key, 1) for key, size in traffic if key in fixed) * times
+    row[4] += call.took * times
 
 
 def _complete_fixed(calls: list[OperatorCall], fixed: set[int]) -> None:
