@@ -92,7 +92,8 @@ def read_job(path: Path) -> Job:
 def _today(job: Any) -> Any:
     """Return a job as it is written today.
 
-    Older files say only whether it ``is_compiled``, and that a call takes what it was thought to.
+    Older files say only whether it ``is_compiled``, that a call takes what it was thought to, and
+    where adapters stand that nobody trains.
     """
     work = job.get("work") if isinstance(job, dict) else None
     if not isinstance(work, dict):
@@ -100,6 +101,12 @@ def _today(job: Any) -> Any:
     if work.get("call_s") in _ONCE_USUAL_S:
         work = work | {"call_s": CALL_S}
         job = job | {"work": work}
+    for name in ("work", "measured"):
+        holder = job.get(name)
+        setup = holder.get("setup") if isinstance(holder, dict) else None
+        if isinstance(setup, dict) and setup.get("adapter_rank") is None:
+            setup = {field: value for field, value in setup.items() if field != "adapter_targets"}
+            job = job | {name: holder | {"setup": setup}}
     if "setup" in work or "is_compiled" not in work:
         return job
     rest = {name: value for name, value in work.items() if name != "is_compiled"}
