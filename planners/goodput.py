@@ -155,18 +155,12 @@ class ExpectedCompletion:
 
 
 def expected_completion(
-    work_s: ArrayLike,
-    *,
-    devices: ArrayLike,
-    nodes: ArrayLike = 1.0,
-    checkpoint_s: ArrayLike | None,
-    restart_s: ArrayLike | None = None,
-    detection_s: ArrayLike = 60.0,
-    failures_per_device_h: ArrayLike = LLAMA3.per_device_h,
-    preemptions_per_node_h: ArrayLike = 0.0,
-    checkpoint_interval_s: ArrayLike | None = None,
+    work_s: ArrayLike, *, devices: ArrayLike, nodes: ArrayLike = 1.0,
+    checkpoint_s: ArrayLike | None, restart_s: ArrayLike | None = None,
+    detection_s: ArrayLike = 60.0, failures_per_device_h: ArrayLike = LLAMA3.per_device_h,
+    preemptions_per_node_h: ArrayLike = 0.0, checkpoint_interval_s: ArrayLike | None = None,
     edge: EdgeFaultTolerance | None = None,
-) -> ExpectedCompletion:
+) -> ExpectedCompletion:  # fmt: skip
     """Return the expected wall time of a job that fails, restarts and saves checkpoints.
 
     Raises PlanningError if a time, a rate or a count is negative, or the work or the devices are
@@ -243,12 +237,9 @@ def _rates(
 
 
 def segment_s(
-    interval_s: Column | float,
-    rate_per_s: Column | float,
-    checkpoint_s: Column | float,
-    downtime_s: Column | float,
-    restart_s: Column | float,
-) -> Column:
+    interval_s: Column | float, rate_per_s: Column | float, checkpoint_s: Column | float,
+    downtime_s: Column | float, restart_s: Column | float,
+) -> Column:  # fmt: skip
     """Return the expected time [s] for ``interval_s`` of work and its checkpoint to succeed.
 
     ``E = (1/lambda + D) e^(lambda R) (e^(lambda (tau + C)) - 1)``: a failure may strike work,
@@ -467,12 +458,9 @@ NODE_BYTES_PER_S = 2.0 * GB
 
 
 def save_s(
-    state_bytes: ArrayLike,
-    *,
-    nodes: ArrayLike = 1,
-    bytes_per_s: ArrayLike = NODE_BYTES_PER_S,
+    state_bytes: ArrayLike, *, nodes: ArrayLike = 1, bytes_per_s: ArrayLike = NODE_BYTES_PER_S,
     disk_bytes: float | None = None,
-) -> Column:
+) -> Column:  # fmt: skip
     """Return how long the job stands still for one save, written by all nodes side by side [s].
 
     Raises PlanningError if the checkpoints do not fit the disk (exit code 3), or a value makes no

@@ -71,12 +71,9 @@ class Question:
 
     @classmethod
     def read(
-        cls,
-        given: Mapping[str, Any],
-        *,
-        names: Collection[str] | None = None,
+        cls, given: Mapping[str, Any], *, names: Collection[str] | None = None,
         are_flags: bool = False,
-    ) -> Question:
+    ) -> Question:  # fmt: skip
         """Return the question that names and values ask.
 
         ``given``: keys of ``ENTRIES`` or ``ALIASES``; None leaves a thing open; ``names``: the

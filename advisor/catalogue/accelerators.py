@@ -322,12 +322,9 @@ def link_between(
 
 
 def memory_gib(
-    *,
-    sold_gb: float,
-    nvidia_smi_gib: float | None,
-    cuda_gib: float | None,
+    *, sold_gb: float, nvidia_smi_gib: float | None, cuda_gib: float | None,
     has_ecc_in_memory: bool,
-) -> tuple[float, str]:
+) -> tuple[float, str]:  # fmt: skip
     """Return the memory that follows from what was read, and its basis. [GiB].
 
     It is what a program can allocate, as CUDA's ``totalGlobalMem`` and PyTorch's "total capacity"

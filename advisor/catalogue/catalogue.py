@@ -38,12 +38,9 @@ class Catalogue(Snapshot):
 
     @classmethod
     def load(
-        cls,
-        path: Path | str | None = None,
-        *,
-        overrides: Path | str | None = None,
+        cls, path: Path | str | None = None, *, overrides: Path | str | None = None,
         with_overrides: bool = True,
-    ) -> Catalogue:
+    ) -> Catalogue:  # fmt: skip
         """Read the snapshot in use, or the one in a folder, with the user's rules laid over it.
 
         Raises CatalogueError if a file is missing, damaged or malformed; the error names file, row

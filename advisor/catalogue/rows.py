@@ -148,12 +148,9 @@ def _provenance_cells(one: Provenance) -> tuple[str, ...]:
 
 
 def _write_part(
-    folder: Path,
-    part: str,
-    types: Sequence[ListedOffer],
-    prices: Iterable[ListedOffer],
+    folder: Path, part: str, types: Sequence[ListedOffer], prices: Iterable[ListedOffer],
     places: tuple[Mapping[str, int], Mapping[Provenance, int]],
-) -> None:
+) -> None:  # fmt: skip
     write(
         folder / f"types{part}.csv.gz",
         TYPE_FACTS,

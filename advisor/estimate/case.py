@@ -183,12 +183,9 @@ class Anchors:
         return np.asarray(_OF_A_DOUBLING * doublings.min(axis=1))
 
     def calibration(
-        self,
-        targets: Sequence[Device],
-        log_sd: Floats,
-        constants: Constants,
+        self, targets: Sequence[Device], log_sd: Floats, constants: Constants,
         law: Law = "operators",
-    ) -> tuple[Floats, Floats]:
+    ) -> tuple[Floats, Floats]:  # fmt: skip
         """Return what to add to ln(predicted) on each target, and the error that remains.
 
         On GPUs by the process of the device model's errors: published steps of jobs like this

@@ -64,12 +64,9 @@ class Predictor:
     version: Final = "1"
 
     def __init__(
-        self,
-        catalogue: Catalogue | None = None,
-        *,
-        constants: Constants | None = None,
+        self, catalogue: Catalogue | None = None, *, constants: Constants | None = None,
         learned: Learned | Literal["default"] | None = "default",
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.catalogue = catalogue if catalogue is not None else Catalogue.load()
         self._constants = constants
         self._limited: dict[tuple[float | None, float | None, bool], TypeColumns] = {}
@@ -147,14 +144,9 @@ class Predictor:
         return side_prices(self.catalogue)
 
     def case(
-        self,
-        job: Job,
-        *,
-        fleet: TypeColumns | None = None,
-        space: SearchSpace | None = None,
-        known_network: bool = False,
-        believes: bool = True,
-    ) -> StepCase:
+        self, job: Job, *, fleet: TypeColumns | None = None, space: SearchSpace | None = None,
+        known_network: bool = False, believes: bool = True,
+    ) -> StepCase:  # fmt: skip
         """Return what the ways of training need to know of a job with steps, and of machines.
 
         Of the catalogue's machines it is made once for the jobs asked last, so that the same job
@@ -213,15 +205,10 @@ class Predictor:
         )
 
     def physics_columns(
-        self,
-        job: Job,
-        type_index: NDArray[np.int64],
-        count: NDArray[np.int64],
-        *,
-        fleet: TypeColumns | None = None,
-        space: SearchSpace | None = None,
+        self, job: Job, type_index: NDArray[np.int64], count: NDArray[np.int64], *,
+        fleet: TypeColumns | None = None, space: SearchSpace | None = None,
         known_network: bool = False,
-    ) -> TimeColumns:
+    ) -> TimeColumns:  # fmt: skip
         """Estimate the same by physics alone."""
         if job.work is not None:
             case = self.case(job, fleet=fleet, space=space, known_network=known_network)
@@ -256,15 +243,10 @@ class Predictor:
         return replace(anchors, others=self.own_runs.others(job, work, tuple(runs)))
 
     def step_columns(
-        self,
-        job: Job,
-        type_index: NDArray[np.int64],
-        count: NDArray[np.int64],
-        *,
-        fleet: TypeColumns | None = None,
-        space: SearchSpace | None = None,
+        self, job: Job, type_index: NDArray[np.int64], count: NDArray[np.int64], *,
+        fleet: TypeColumns | None = None, space: SearchSpace | None = None,
         known_network: bool = False,
-    ) -> TimeColumns:
+    ) -> TimeColumns:  # fmt: skip
         """Estimate one step of ``job`` on ``count`` machines of the types at ``type_index``.
 
         The one estimate behind every verb: the best layout of every row, by physics, corrected
@@ -310,17 +292,11 @@ class Predictor:
     ) -> Predictions: ...  # fmt: skip
 
     def predict(
-        self,
-        profile: Job | str | Path,
-        configurations: str | Sequence[str | tuple[str, int]],
-        *,
-        count: int = 1,
-        provider: str | None = None,
-        region: str | None = None,
-        pricing: Pricing = "on-demand",
-        completion: CompletionWay | None = None,
+        self, profile: Job | str | Path, configurations: str | Sequence[str | tuple[str, int]], *,
+        count: int = 1, provider: str | None = None, region: str | None = None,
+        pricing: Pricing = "on-demand", completion: CompletionWay | None = None,
         coverage: float = 0.9,
-    ) -> Candidate | Predictions:
+    ) -> Candidate | Predictions:  # fmt: skip
         """Estimate the whole job on machines of named types, each in its cheapest region.
 
         Raises CatalogueError if the one type is unknown or has no such price; UsageError if the
@@ -414,18 +390,10 @@ class Predictor:
         return offers, int(places[np.argmin(offers.price_usd_per_h[places])])
 
     def rented(
-        self,
-        job: Job,
-        columns: TimeColumns,
-        offers: Offers,
-        offer_row: int,
-        *,
-        pricing: Pricing = "on-demand",
-        completion: CompletionWay | None = None,
-        coverage: float = 0.9,
-        space: SearchSpace | None = None,
-        known_network: bool = False,
-    ) -> Candidate:
+        self, job: Job, columns: TimeColumns, offers: Offers, offer_row: int, *,
+        pricing: Pricing = "on-demand", completion: CompletionWay | None = None,
+        coverage: float = 0.9, space: SearchSpace | None = None, known_network: bool = False,
+    ) -> Candidate:  # fmt: skip
         """Return the whole job on the machines of the only row of the columns, by one offer.
 
         ``completion`` is as for ``predict``; ``space`` and ``known_network`` are those that the

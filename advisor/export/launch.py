@@ -155,15 +155,10 @@ def _installed(requirement: str) -> str:
 
 
 def launch_of(
-    pick: Pick,
-    job: Job | None = None,
-    recording: Recording | None = None,
-    *,
-    predictor: Predictor | None = None,
-    space: SearchSpace = SPACE,
-    script: str = "",
+    pick: Pick, job: Job | None = None, recording: Recording | None = None, *,
+    predictor: Predictor | None = None, space: SearchSpace = SPACE, script: str = "",
     framework: str = "",
-) -> Launch:
+) -> Launch:  # fmt: skip
     """Return how the job is started on the machines of a pick.
 
     Raises NotRunnableError if no released framework runs the layout.

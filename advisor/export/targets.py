@@ -66,16 +66,11 @@ def target_of(name: str) -> Target:
 
 
 def export_to(
-    answer: Recommendation | Mapping[str, Any],
-    to: str,
-    *,
-    rank: int | None = None,
-    job: Job | None = None,
-    recording: Recording | None = None,
-    values: Mapping[str, str] | None = None,
-    predictor: Predictor | None = None,
+    answer: Recommendation | Mapping[str, Any], to: str, *, rank: int | None = None,
+    job: Job | None = None, recording: Recording | None = None,
+    values: Mapping[str, str] | None = None, predictor: Predictor | None = None,
     space: SearchSpace = SPACE,
-) -> Exported:
+) -> Exported:  # fmt: skip
     """Return one row of an answer in the words of a tool that runs it.
 
     Raises UsageError if there is no such target, row or value. Raises NothingToExportError,

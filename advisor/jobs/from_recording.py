@@ -44,13 +44,9 @@ _CALM = 0.1
 
 
 def job_from_recording(
-    recording: Recording,
-    *,
-    epochs: float | None = None,
-    total_steps: float | None = None,
-    total_samples: float | None = None,
-    global_batch: int | None = None,
-) -> Job:
+    recording: Recording, *, epochs: float | None = None, total_steps: float | None = None,
+    total_samples: float | None = None, global_batch: int | None = None,
+) -> Job:  # fmt: skip
     """Turn a recording into a job.
 
     ``epochs``, ``total_steps``, ``total_samples``: the length of the job, where the user knows

@@ -56,14 +56,9 @@ class RunRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return tags
 
     def fit(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        *,
-        groups: ArrayLike | None = None,
-        offset: ArrayLike | None = None,
-        is_censored: ArrayLike | None = None,
-    ) -> Self:
+        self, X: ArrayLike, y: ArrayLike, *, groups: ArrayLike | None = None,
+        offset: ArrayLike | None = None, is_censored: ArrayLike | None = None,
+    ) -> Self:  # fmt: skip
         """Learn, and calibrate the intervals on groups that are left out in turn.
 
         Parameters

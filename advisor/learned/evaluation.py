@@ -85,18 +85,10 @@ class SplitScores(Recorded):
 
 
 def evaluate(
-    problem: Problem,
-    build: Build,
-    split: SplitName,
-    *,
-    coverage: float = 0.9,
-    seed: int = 0,
-    n_jobs: int | None = None,
-    has_intervals: bool = True,
-    most_folds: int | None = None,
-    tested: NDArray[np.bool_] | None = None,
-    fitted: NDArray[np.bool_] | None = None,
-) -> SplitScores:
+    problem: Problem, build: Build, split: SplitName, *, coverage: float = 0.9, seed: int = 0,
+    n_jobs: int | None = None, has_intervals: bool = True, most_folds: int | None = None,
+    tested: NDArray[np.bool_] | None = None, fitted: NDArray[np.bool_] | None = None,
+) -> SplitScores:  # fmt: skip
     """Score an estimator on one split; each fold is fitted from scratch.
 
     Raises ModelError if there is nothing that can be left out, or nothing to fit on then.
@@ -151,13 +143,9 @@ def evaluate(
 
 
 def _fold(
-    problem: Problem,
-    model: RunRegressor,
-    train: NDArray[np.intp],
-    test: NDArray[np.intp],
-    coverage: float,
-    has_intervals: bool,
-) -> Floats:
+    problem: Problem, model: RunRegressor, train: NDArray[np.intp], test: NDArray[np.intp],
+    coverage: float, has_intervals: bool,
+) -> Floats:  # fmt: skip
     """Return low, prediction and high of each test row."""
     fitted = problem.fit(model if has_intervals else model._bare(), train)
     if not has_intervals or fitted.calibration_ is None:

@@ -49,19 +49,11 @@ class Probe:
 
 
 def worthwhile(
-    *,
-    cost_usd: ArrayLike,
-    time_h: ArrayLike,
-    log_sd: ArrayLike,
-    instance_types: ArrayLike,
-    price_usd_per_h: ArrayLike,
-    probe_h: float = 0.1,
-    deadline_h: float = math.inf,
-    budget_usd: float = math.inf,
-    shared: float = SHARED,
-    noise_sd: float = NOISE_SD,
+    *, cost_usd: ArrayLike, time_h: ArrayLike, log_sd: ArrayLike, instance_types: ArrayLike,
+    price_usd_per_h: ArrayLike, probe_h: float = 0.1, deadline_h: float = math.inf,
+    budget_usd: float = math.inf, shared: float = SHARED, noise_sd: float = NOISE_SD,
     most: int = 2,
-) -> list[Probe]:
+) -> list[Probe]:  # fmt: skip
     """Return the probes whose expected saving exceeds their price, best first.
 
     Raises ValueError if the arrays differ in length or there is no candidate.

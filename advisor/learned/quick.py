@@ -130,12 +130,9 @@ class Hull(Recorded):
 
     @classmethod
     def of(
-        cls,
-        X: Floats,
-        parted_columns: Sequence[int] = (),
-        watched: Sequence[int] | None = None,
+        cls, X: Floats, parted_columns: Sequence[int] = (), watched: Sequence[int] | None = None,
         groups: NDArray[Any] | None = None,
-    ) -> Hull:
+    ) -> Hull:  # fmt: skip
         """Return the ranges of some rows, shape (n, features); nan is unknown.
 
         Columns that are not ``watched`` (None: all are) have no bounds. ``groups``, shape (n,),

@@ -76,13 +76,9 @@ def require_replaceable(folder: Path) -> None:
 
 
 def save(
-    folder: Path,
-    model: RunRegressor,
-    *,
-    features: Mapping[str, Any],
-    metrics: Mapping[str, Any],
+    folder: Path, model: RunRegressor, *, features: Mapping[str, Any], metrics: Mapping[str, Any],
     card: str,
-) -> None:
+) -> None:  # fmt: skip
     """Write a fitted model as a folder, replacing an older one in one step.
 
     ``card``: ``card.md``: what it was fitted on, how wrong it is, where it fails.

@@ -143,14 +143,9 @@ _BETWEEN_MODELS: Final = ", "
 
 
 def cpu_device(
-    *,
-    name: str,
-    vcpus: float,
-    memory_bytes: float,
-    core_speed: float | None = None,
-    cpu_model: str = "",
-    cpu_arch: str = "",
-) -> Device:
+    *, name: str, vcpus: float, memory_bytes: float, core_speed: float | None = None,
+    cpu_model: str = "", cpu_arch: str = "",
+) -> Device:  # fmt: skip
     """Return all virtual CPUs of a machine as one device.
 
     ``datasets/devices/cpus.csv`` has what a core of a generation does per cycle, and what

@@ -26,17 +26,10 @@ __all__ = ["Request", "recommend"]
 
 
 def recommend(
-    job: Job,
-    request: Request | None = None,
-    *,
-    predictor: Predictor | None = None,
-    here: Candidate | None = None,
-    prunes: bool = True,
-    for_best_value: bool = False,
-    with_changes: bool = False,
-    recording: Recording | None = None,
-    in_full: bool = False,
-) -> Recommendation:
+    job: Job, request: Request | None = None, *, predictor: Predictor | None = None,
+    here: Candidate | None = None, prunes: bool = True, for_best_value: bool = False,
+    with_changes: bool = False, recording: Recording | None = None, in_full: bool = False,
+) -> Recommendation:  # fmt: skip
     """Rank what could be rented for ``job`` by training time and cost.
 
     Parameters

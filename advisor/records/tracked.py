@@ -185,18 +185,10 @@ def readings_series(
 
 
 def run_record(
-    *,
-    source: str,
-    run_id: str,
-    family: str,
-    settings: Mapping[str, object],
-    machines: Instances,
-    time_s: float | None,
-    status: Status,
-    series: ResourceSeries | None = None,
-    facts: Mapping[str, Fact] | None = None,
-    cost_usd: float | None = None,
-) -> RunRecord:
+    *, source: str, run_id: str, family: str, settings: Mapping[str, object], machines: Instances,
+    time_s: float | None, status: Status, series: ResourceSeries | None = None,
+    facts: Mapping[str, Fact] | None = None, cost_usd: float | None = None,
+) -> RunRecord:  # fmt: skip
     """Return the record of a tracked run: its job goes by program and settings.
 
     Where the price of its machines is known and its cost is not, it cost its time.

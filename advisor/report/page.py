@@ -86,13 +86,9 @@ _SCRIPTS: Final = ("elements.js", "charts.js", "front.js", "candidate.js", "run.
 
 
 def answer_page(
-    data: Mapping[str, Any],
-    *,
-    live: Any = None,
-    panel: str = "",
-    scripts: Sequence[str] = (),
+    data: Mapping[str, Any], *, live: Any = None, panel: str = "", scripts: Sequence[str] = (),
     styles: Sequence[str] = (),
-) -> str:
+) -> str:  # fmt: skip
     """Return the page as HTML; see the module for what the parts are."""
     script = _script("\n".join([*(asset(name) for name in _SCRIPTS), *scripts]))
     title = f"{data['answer']['run']}: what to rent"
@@ -317,14 +313,10 @@ PAGE_VERSION: Final = 1
 
 
 def page_data(
-    answer: Recommendation,
-    *,
-    recording: Recording | None = None,
-    advice: AdviceList | None = None,
-    own_cluster: Mapping[str, Any] | None = None,
-    asked: Mapping[str, Any] | None = None,
-    made: str = "",
-) -> dict[str, Any]:
+    answer: Recommendation, *, recording: Recording | None = None,
+    advice: AdviceList | None = None, own_cluster: Mapping[str, Any] | None = None,
+    asked: Mapping[str, Any] | None = None, made: str = "",
+) -> dict[str, Any]:  # fmt: skip
     """Return what the page shows.
 
     ``recording``: of the job, where it was recorded; ``own_cluster``: of the record of ``advisor

@@ -76,13 +76,9 @@ class _Told:
 
 
 def train_on_dask(
-    paths: Sequence[Path],
-    *,
-    fmt: str = "auto",
-    target: str = "over_analytic",
-    rounds: int = 300,
+    paths: Sequence[Path], *, fmt: str = "auto", target: str = "over_analytic", rounds: int = 300,
     seed: int = 0,
-) -> tuple[TrainedModel, dict[str, Any]]:
+) -> tuple[TrainedModel, dict[str, Any]]:  # fmt: skip
     """Fit boosted trees on runs that lie in many files, with the Dask client that is open.
 
     Raises ModelError if no program is left to judge the model by, or none to learn from.

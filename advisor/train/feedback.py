@@ -143,16 +143,10 @@ _SAME_PRICE: Final = 0.02  # bills are rounded, and a run is a little longer tha
 
 
 def note_run(
-    run: str,
-    instance_type: str | None = None,
-    *,
-    count: int = 1,
-    provider: str | None = None,
-    time_h: float | None = None,
-    step_s: float | None = None,
-    cost_usd: float | None = None,
+    run: str, instance_type: str | None = None, *, count: int = 1, provider: str | None = None,
+    time_h: float | None = None, step_s: float | None = None, cost_usd: float | None = None,
     predictor: Predictor | None = None,
-) -> Comparison:
+) -> Comparison:  # fmt: skip
     """Keep what a real run of a recorded job took, and return it beside the prediction.
 
     Raises UsageError if a value makes no sense, or the machine cannot be told from the price.

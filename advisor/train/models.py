@@ -168,14 +168,9 @@ def _effects(
 
 
 def train(
-    records: Sequence[RunRecord],
-    *,
-    model: str = "auto",
-    target: str = "over_analytic",
-    split: str = "job",
-    n_jobs: int = 1,
-    seed: int = 0,
-) -> tuple[Any, dict[str, Any]]:
+    records: Sequence[RunRecord], *, model: str = "auto", target: str = "over_analytic",
+    split: str = "job", n_jobs: int = 1, seed: int = 0,
+) -> tuple[Any, dict[str, Any]]:  # fmt: skip
     """Fit a model and return it with its contest: who did how well on what was left out.
 
     Raises UsageError if there is no such model, target or split; ModelError if the records cannot

@@ -125,14 +125,9 @@ def _compared(
 
 
 def note_layout_run(
-    job: Job,
-    machines: str,
-    *,
-    step_s: float,
-    space: SearchSpace | None = None,
-    predictor: Predictor | None = None,
-    root: Path | None = None,
-) -> StepComparison:
+    job: Job, machines: str, *, step_s: float, space: SearchSpace | None = None,
+    predictor: Predictor | None = None, root: Path | None = None,
+) -> StepComparison:  # fmt: skip
     """Keep a measured step of a described transformer, and return it beside the prediction.
 
     ``job``: of a transformer that is laid out by its dimensions; ``machines``: all that it ran on,

@@ -52,13 +52,9 @@ class Others:
     _pool: tuple[int, int, int, int] | None = None
 
     def take_pool(
-        self,
-        t_ns: int,
-        slowest_ns: int,
-        main_ns: int,
-        others_ns: int | None = None,
+        self, t_ns: int, slowest_ns: int, main_ns: int, others_ns: int | None = None,
         cpu_ns: int = 0,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Take in what threads of the pool have waited so far.
 
         ``slowest_ns``, ``main_ns``, ``others_ns``: of the slowest thread in each interval, of the
@@ -178,12 +174,9 @@ class Steps:
         self.last_ns, self.last_delay_ns = t_ns, delay_ns
 
     def add_plain(
-        self,
-        times: Sequence[int],
-        delays: Sequence[int],
-        waits: Sequence[int],
+        self, times: Sequence[int], delays: Sequence[int], waits: Sequence[int],
         wait_delays: Sequence[int],
-    ) -> bool:
+    ) -> bool:  # fmt: skip
         """Take in ticks of ordinary steps at once, as ``add`` would one by one; see there.
 
         Returns False, nothing taken in, where one of them is none.

@@ -198,13 +198,9 @@ class Session(ProcessState):
             self._obey(fmt.CLOCK_MARKER)
 
     def round_ended(
-        self,
-        clock: int,
-        at_ns: int,
-        samples: int,
-        number: int = 0,
+        self, clock: int, at_ns: int, samples: int, number: int = 0,
         flags: int = fmt.FLAG_COMPLETES,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Count a round of a framework without torch's optimizers; see ``rounds``."""
         if self.is_released:
             return
@@ -269,12 +265,9 @@ class Session(ProcessState):
                 continue
 
     def _tick(
-        self,
-        clock: int,
-        number: int = 0,
-        flags: int = fmt.FLAG_COMPLETES,
+        self, clock: int, number: int = 0, flags: int = fmt.FLAG_COMPLETES,
         at_ns: int | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Record a tick of a clock that may lead; ``at_ns`` if it was not just now."""
         rank = fmt.CLOCK_RANK[clock]
         if rank < self.rank:

@@ -30,12 +30,9 @@ class Interpreter:
 
 
 def interpreter_for(
-    script: Path,
-    environment: Mapping[str, str],
-    *,
-    own: str = sys.executable,
+    script: Path, environment: Mapping[str, str], *, own: str = sys.executable,
     prefix: str = sys.prefix,
-) -> Interpreter:
+) -> Interpreter:  # fmt: skip
     """Return the Python in which the user would run ``script``.
 
     In the order in which a user would expect it:

@@ -40,16 +40,10 @@ _IS_POSIX = os.name == "posix"
 
 
 def plan_recording(
-    command: Sequence[str],
-    *,
-    interpreter: Interpreter | None = None,
-    run_root: Root | None = None,
-    name: str = "",
-    is_precise: bool = False,
-    given: GivenWork | None = None,
-    measure_host: bool = True,
-    **settings: Any,
-) -> RecordingPlan:
+    command: Sequence[str], *, interpreter: Interpreter | None = None,
+    run_root: Root | None = None, name: str = "", is_precise: bool = False,
+    given: GivenWork | None = None, measure_host: bool = True, **settings: Any,
+) -> RecordingPlan:  # fmt: skip
     """Make a run's folder and say what is to be recorded in it.
 
     Raises RecordingError if this is Windows, the run's folder cannot be made, or a link cannot be

@@ -658,13 +658,9 @@ RECORDED: Final[tuple[Framework, ...]] = ("torch", "deepspeed")
 
 
 def is_runnable(
-    layouts: Layouts,
-    shapes: Shapes | None = None,
-    *,
-    setup: TrainingSetup = DEFAULT_SETUP,
-    precision: Precision = "bf16",
-    frameworks: Sequence[Framework] = DESCRIBED,
-) -> Bools:
+    layouts: Layouts, shapes: Shapes | None = None, *, setup: TrainingSetup = DEFAULT_SETUP,
+    precision: Precision = "bf16", frameworks: Sequence[Framework] = DESCRIBED,
+) -> Bools:  # fmt: skip
     """Return which layouts at least one framework accepts.
 
     ``shapes``: without them, rules about dimensions (heads over tp, ...) are taken as kept.
@@ -696,13 +692,9 @@ def _accepted(case: Case, framework: Framework) -> Bools:
 
 
 def broken_rule(
-    layout: Layout,
-    framework: Framework,
-    shapes: Shapes | None = None,
-    *,
-    setup: TrainingSetup = DEFAULT_SETUP,
-    precision: Precision = "bf16",
-) -> FrameworkRule | None:
+    layout: Layout, framework: Framework, shapes: Shapes | None = None, *,
+    setup: TrainingSetup = DEFAULT_SETUP, precision: Precision = "bf16",
+) -> FrameworkRule | None:  # fmt: skip
     """Return the first rule of a framework that a layout breaks; None where it runs."""
     case = Case(layout_columns(layout), shapes, setup, precision)
     for rule in RULES[framework]:

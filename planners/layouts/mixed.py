@@ -144,12 +144,9 @@ def _taken(kinds: Sequence[StageTimes], rows: Ints) -> StageTimes:
 
 
 def apportion(
-    layers: int,
-    stages: Sequence[Ints],
-    layer_s: Sequence[Floats],
-    most: Sequence[Ints],
+    layers: int, stages: Sequence[Ints], layer_s: Sequence[Floats], most: Sequence[Ints],
     head_s: Floats,
-) -> tuple[list[Ints], Ints, Floats]:
+) -> tuple[list[Ints], Ints, Floats]:  # fmt: skip
     """Share layers over unlike stages so that the slowest is as fast as possible.
 
     ``stages``: (n,); stages of the group; ``layer_s``, ``most``: (n,); time of a layer [s]; most

@@ -46,14 +46,9 @@ def bubble_fraction(
 
 
 def replay_s(
-    forward_s: Sequence[float],
-    backward_s: Sequence[float],
-    micro_batches: int,
-    *,
-    schedule: Schedule = "1f1b",
-    send_s: Sequence[float] | None = None,
-    virtual_stages: int = 1,
-) -> float:
+    forward_s: Sequence[float], backward_s: Sequence[float], micro_batches: int, *,
+    schedule: Schedule = "1f1b", send_s: Sequence[float] | None = None, virtual_stages: int = 1,
+) -> float:  # fmt: skip
     """Replay a schedule over stages of any length and return the step time [s].
 
     ``forward_s``, ``backward_s``: by stage, of one micro-batch, all chunks of the device together;

@@ -663,13 +663,9 @@ class LayoutProblem(LayoutConditions):
         return np.where(is_some, fewest, 0).astype(np.int64)
 
     def _miss(
-        self,
-        layouts: Layouts,
-        over: np.ndarray,
-        valid: np.ndarray,
-        shape: tuple[int, ...],
+        self, layouts: Layouts, over: np.ndarray, valid: np.ndarray, shape: tuple[int, ...],
         found: Found,
-    ) -> None:
+    ) -> None:  # fmt: skip
         excess = np.where(valid, over, np.inf)
         excess = np.broadcast_to(excess, shape)
         index = np.unravel_index(int(np.argmin(excess)), shape)
@@ -743,14 +739,9 @@ def _moving(shard: dict[str, Ints]) -> tuple[dict[str, Ints], dict[str, Ints]]:
 
 
 def planned(
-    layout: Layout,
-    times: StepTimes,
-    bytes_: tuple[Floats, Floats],
-    place: tuple[int, ...],
-    shape: tuple[int, ...],
-    stages: tuple[int, ...] = (),
-    log_sd: float = 0.0,
-) -> PlannedLayout:
+    layout: Layout, times: StepTimes, bytes_: tuple[Floats, Floats], place: tuple[int, ...],
+    shape: tuple[int, ...], stages: tuple[int, ...] = (), log_sd: float = 0.0,
+) -> PlannedLayout:  # fmt: skip
     """Return a layout with its entry of a block of the shape."""
 
     def at(values: np.ndarray) -> float:

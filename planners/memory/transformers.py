@@ -226,18 +226,11 @@ class ModelState:
 
 
 def model_state(
-    weights: ArrayLike,
-    gradients: ArrayLike,
-    optimizer: ArrayLike,
-    *,
-    dp: ArrayLike = 1,
-    zero_stage: ArrayLike = 0,
-    keeps_gradients: ArrayLike = False,
-    moves_weights: ArrayLike = False,
-    moves_optimizer: ArrayLike = False,
-    moves_gradients: ArrayLike = False,
-    pages_optimizer: ArrayLike = False,
-) -> ModelState:
+    weights: ArrayLike, gradients: ArrayLike, optimizer: ArrayLike, *, dp: ArrayLike = 1,
+    zero_stage: ArrayLike = 0, keeps_gradients: ArrayLike = False,
+    moves_weights: ArrayLike = False, moves_optimizer: ArrayLike = False,
+    moves_gradients: ArrayLike = False, pages_optimizer: ArrayLike = False,
+) -> ModelState:  # fmt: skip
     """Return where so many bytes of weights, gradients and optimizer state lie.
 
     Stage 1 shards the optimizer state over ``dp`` workers, 2 the gradients too, 3 also the
@@ -278,15 +271,10 @@ def model_state(
 
 
 def token_activation_bytes(
-    shapes: Shapes,
-    *,
-    tp: ArrayLike = 1,
-    is_sequence_parallel: ArrayLike = False,
-    keeps_scores: ArrayLike = False,
-    element_bytes: ArrayLike = 2.0,
-    mask_bytes: ArrayLike = 2.0,
+    shapes: Shapes, *, tp: ArrayLike = 1, is_sequence_parallel: ArrayLike = False,
+    keeps_scores: ArrayLike = False, element_bytes: ArrayLike = 2.0, mask_bytes: ArrayLike = 2.0,
     keeps_joint_product: ArrayLike = False,
-) -> Floats:
+) -> Floats:  # fmt: skip
     r"""Return what one layer keeps of one token for its backward pass [bytes].
 
     .. math:: h \left(10 + \frac{24}{t} + \frac{5 a s}{h t}\right)
@@ -547,14 +535,9 @@ def _moves_gradients(layouts: Layouts, software: Software, ranks: Floats) -> NDA
 
 
 def ledger(
-    shapes: Shapes,
-    layouts: Layouts,
-    software: Software,
-    constants: MemoryConstants | None = None,
-    *,
-    stage: StageAsked = "fullest",
-    held: Floats | None = None,
-) -> Ledger:
+    shapes: Shapes, layouts: Layouts, software: Software, constants: MemoryConstants | None = None,
+    *, stage: StageAsked = "fullest", held: Floats | None = None,
+) -> Ledger:  # fmt: skip
     """Return the memory of the fullest device of every row, or of one of its first stage, by term.
 
     Memory of transformer layouts on the fullest device, as columns; ``TERMS`` has the equations.

@@ -44,14 +44,9 @@ class Ordered(Engine):
     """Sort, let run what fits in that order, preempt the rest."""
 
     def __init__(
-        self,
-        jobs: JobTable,
-        cluster: SharedCluster,
-        placement: Placement,
-        parameters: QueueParameters,
-        *,
-        by_service: bool,
-    ) -> None:
+        self, jobs: JobTable, cluster: SharedCluster, placement: Placement,
+        parameters: QueueParameters, *, by_service: bool,
+    ) -> None:  # fmt: skip
         super().__init__(jobs, cluster)
         self.parameters = parameters
         self.by_service = by_service

@@ -29,12 +29,9 @@ from advisor.planners.queueing.preemptive import Attained, Gittins, Ordered, Sho
 
 
 def engine(
-    jobs: JobTable,
-    cluster: SharedCluster,
-    policy: Policy,
-    placement: Placement,
+    jobs: JobTable, cluster: SharedCluster, policy: Policy, placement: Placement,
     parameters: QueueParameters,
-) -> Engine:
+) -> Engine:  # fmt: skip
     """Return the engine of a policy, ready at time 0.
 
     Raises PlanningError if there is no such policy, or it lacks what it needs.
@@ -57,13 +54,9 @@ def engine(
 
 
 def simulate_queue(
-    jobs: JobTable,
-    cluster: SharedCluster,
-    policy: Policy = "fifo",
-    *,
-    placement: Placement = "count",
-    parameters: QueueParameters | None = None,
-) -> QueueOutcome:
+    jobs: JobTable, cluster: SharedCluster, policy: Policy = "fifo", *,
+    placement: Placement = "count", parameters: QueueParameters | None = None,
+) -> QueueOutcome:  # fmt: skip
     """Run a table of jobs through a shared cluster.
 
     Raises PlanningError if a job does not fit the cluster, or a policy lacks what it needs.

@@ -54,16 +54,9 @@ class OpenJobs:
 
 
 def start_delays_s(
-    ended_s: Column,
-    now: OpenJobs,
-    cluster: SharedCluster,
-    policy: Policy = "fifo",
-    *,
-    devices: int,
-    draws: int = 200,
-    seed: int = 0,
-    placement: Placement = "count",
-) -> Column:
+    ended_s: Column, now: OpenJobs, cluster: SharedCluster, policy: Policy = "fifo", *,
+    devices: int, draws: int = 200, seed: int = 0, placement: Placement = "count",
+) -> Column:  # fmt: skip
     """Return draws of how long a job waits that is submitted now, shape (draws,) [s].
 
     ``ended_s``: (k,); durations of jobs that ended [s]; ``cluster``, ``policy``, ``placement``: as

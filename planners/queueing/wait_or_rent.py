@@ -58,17 +58,10 @@ class Wait:
 
 
 def wait_on_cluster(
-    jobs: JobTable,
-    cluster: SharedCluster,
-    policy: Policy = "fifo",
-    *,
-    devices: int,
-    duration_s: ArrayLike,
-    insertions: int = 100,
-    seed: int = 0,
-    placement: Placement = "count",
+    jobs: JobTable, cluster: SharedCluster, policy: Policy = "fifo", *, devices: int,
+    duration_s: ArrayLike, insertions: int = 100, seed: int = 0, placement: Placement = "count",
     parameters: QueueParameters | None = None,
-) -> Wait:
+) -> Wait:  # fmt: skip
     """Insert a job at random times of a trace and record what it met.
 
     ``jobs``: what the cluster did; ``devices``: of the own job; ``duration_s``: (k,); samples of

@@ -33,14 +33,9 @@ from advisor.planners.spot.policy_replay import replay_policy
 
 
 def replay_plan(
-    records: Sequence[Spells],
-    job: SpotJob,
-    *,
-    starts: int,
-    deadline_s: float,
-    spot_price_usd_per_h: float,
-    price_usd_per_h: float,
-) -> FallbackRun:
+    records: Sequence[Spells], job: SpotJob, *, starts: int, deadline_s: float,
+    spot_price_usd_per_h: float, price_usd_per_h: float,
+) -> FallbackRun:  # fmt: skip
     """Run a job by one plan over every record, from starts spread over each.
 
     The plan knows how long nodes stay and stay away in these records, and nothing of the future.

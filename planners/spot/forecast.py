@@ -129,15 +129,10 @@ def library(
 
 
 def forecast_of(
-    own: Library,
-    others: Sequence[Library],
-    is_up: ArrayLike,
-    age_s: ArrayLike,
-    parameters: ForecastParameters,
-    *,
-    levels: Sequence[float] = (0.1, 0.5, 0.9),
+    own: Library, others: Sequence[Library], is_up: ArrayLike, age_s: ArrayLike,
+    parameters: ForecastParameters, *, levels: Sequence[float] = (0.1, 0.5, 0.9),
     floor: float = 0.0,
-) -> Forecast:
+) -> Forecast:  # fmt: skip
     """Weigh the replays by their likeness to now and return quantiles.
 
     ``own``: of the zone where the job will run; ``others``: of other zones; may be empty;

@@ -195,18 +195,12 @@ class SpotCompletion:
 
 
 def spot_completion(
-    work_s: ArrayLike,
-    *,
-    history: SpotHistory,
-    nodes: ArrayLike = 1.0,
-    checkpoint_s: ArrayLike | None,
-    restart_s: ArrayLike,
-    checkpoint_interval_s: ArrayLike | None = None,
-    warning_s: float | None = None,
-    deadline_s: ArrayLike | None = None,
-    hazard: ArrayLike = 1.0,
+    work_s: ArrayLike, *, history: SpotHistory, nodes: ArrayLike = 1.0,
+    checkpoint_s: ArrayLike | None, restart_s: ArrayLike,
+    checkpoint_interval_s: ArrayLike | None = None, warning_s: float | None = None,
+    deadline_s: ArrayLike | None = None, hazard: ArrayLike = 1.0,
     spot_price_usd_per_h: ArrayLike = 0.0,
-) -> SpotCompletion:
+) -> SpotCompletion:  # fmt: skip
     """Return quantiles of finish and billed time for columns of candidates.
 
     Raises PlanningError if the job saves no checkpoints, or a value makes no sense.
@@ -290,14 +284,9 @@ def unsaved_billed_s(history: SpotHistory, wall_s: float, up_scale: float = 1.0)
 
 
 def refuse_without_checkpoints(
-    history: SpotHistory,
-    *,
-    work_s: float,
-    restart_s: float,
-    nodes: float = 1.0,
-    hazard: float = 1.0,
-    spot_price_usd_per_h: float = 0.0,
-) -> NoReturn:
+    history: SpotHistory, *, work_s: float, restart_s: float, nodes: float = 1.0,
+    hazard: float = 1.0, spot_price_usd_per_h: float = 0.0,
+) -> NoReturn:  # fmt: skip
     """Refuse spot for a job without checkpoints, with the bill it would run up.
 
     Raises PlanningError: always; its exit code is 3.

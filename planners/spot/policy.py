@@ -169,14 +169,9 @@ class SpotPolicy:
 
     @classmethod
     def of(
-        cls,
-        hazards: SpellHazards,
-        job: SpotJob,
-        *,
-        deadline_s: float,
-        spot_price_usd_per_h: float,
-        price_usd_per_h: float,
-    ) -> SpotPolicy:
+        cls, hazards: SpellHazards, job: SpotJob, *, deadline_s: float,
+        spot_price_usd_per_h: float, price_usd_per_h: float,
+    ) -> SpotPolicy:  # fmt: skip
         """Work the plan out.
 
         ``deadline_s``: from submission; the plan serves every shorter one too [s];
@@ -199,13 +194,9 @@ class SpotPolicy:
         )
 
     def choose(
-        self,
-        to_go_s: float,
-        rest_s: Column,
-        mode: NDArray[np.intp],
-        is_up: NDArray[np.bool_],
+        self, to_go_s: float, rest_s: Column, mode: NDArray[np.intp], is_up: NDArray[np.bool_],
         age_s: Column,
-    ) -> NDArray[np.intp]:
+    ) -> NDArray[np.intp]:  # fmt: skip
         """Return what each job should be on; ``mode`` is what it is on.
 
         ``rest_s``, ``age_s``: (n,); work left with a restart under way, and age of the spell [s].

@@ -108,15 +108,9 @@ class StrategyRun:
 
 
 def replay_strategy(
-    trace: SpotTrace,
-    way: Strategy,
-    start_s: ArrayLike,
-    *,
-    work_s: float,
-    nodes: int,
-    checkpoint_interval_s: float = 1800.0,
-    checkpoint_s: float = 0.0,
-) -> StrategyRun:
+    trace: SpotTrace, way: Strategy, start_s: ArrayLike, *, work_s: float, nodes: int,
+    checkpoint_interval_s: float = 1800.0, checkpoint_s: float = 0.0,
+) -> StrategyRun:  # fmt: skip
     """Replay a job that asks for ``nodes`` nodes over a trace of node counts.
 
     ``start_s``: (n,); [s]; ``work_s``: useful computing on all nodes [s]; on fewer nodes
@@ -161,15 +155,9 @@ class _StrategyWalk:
     """Where each start stands; ``interval`` moves the open ones through one constant count."""
 
     def __init__(
-        self,
-        *,
-        way: Strategy,
-        rate: Column,
-        stride_s: float,
-        save_s: float,
-        work_s: float,
+        self, *, way: Strategy, rate: Column, stride_s: float, save_s: float, work_s: float,
         start_s: Column,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.way, self.rate, self.stride_s, self.save_s = way, rate, stride_s, save_s
         self.work_s, self.start_s = work_s, start_s
         count = start_s.size

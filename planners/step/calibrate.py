@@ -461,15 +461,10 @@ class CalibrationParameters:
 
 
 def calibrated_work(
-    predicted_s: ArrayLike,
-    measured_s: ArrayLike,
-    measured_log_sd: ArrayLike,
-    measured_on: Sequence[Device],
-    measured_device_log_sd: ArrayLike,
-    targets: Sequence[Device],
-    target_log_sd: ArrayLike,
-    parameters: CalibrationParameters,
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    predicted_s: ArrayLike, measured_s: ArrayLike, measured_log_sd: ArrayLike,
+    measured_on: Sequence[Device], measured_device_log_sd: ArrayLike, targets: Sequence[Device],
+    target_log_sd: ArrayLike, parameters: CalibrationParameters,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
     """Return what to add to ln(predicted) on each target, and the deviation that remains.
 
     Calibration: the factor by which a job's measured steps differ, carried to other devices.

@@ -59,12 +59,9 @@ ROTATION: Final = ((10, 8), (5, 5))  # of queries and keys by position
 
 
 def transformer_work(
-    model: Transformer,
-    *,
-    micro_batch: int,
-    precision: Precision = "bf16",
+    model: Transformer, *, micro_batch: int, precision: Precision = "bf16",
     setup: TrainingSetup = DEFAULT_SETUP,
-) -> Work:
+) -> Work:  # fmt: skip
     """Return what a training step of a transformer computes on one device.
 
     ``model``: an encoder (``is_causal`` false) or decoder; where its ``style`` does not say

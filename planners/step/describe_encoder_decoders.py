@@ -66,12 +66,9 @@ class EncoderDecoder:
 
 
 def encoder_decoder_work(
-    model: EncoderDecoder,
-    *,
-    micro_batch: int,
-    precision: Precision = "bf16",
+    model: EncoderDecoder, *, micro_batch: int, precision: Precision = "bf16",
     setup: TrainingSetup = DEFAULT_SETUP,
-) -> Work:
+) -> Work:  # fmt: skip
     """Return what a training step of an encoder-decoder computes on one device.
 
     Raises PlanningError if a size is not positive, or heads do not divide the width.

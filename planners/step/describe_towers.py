@@ -79,12 +79,9 @@ class Towers:
 
 
 def towers_work(
-    model: Towers,
-    *,
-    micro_batch: int,
-    precision: Precision = "bf16",
+    model: Towers, *, micro_batch: int, precision: Precision = "bf16",
     setup: TrainingSetup = DEFAULT_SETUP,
-) -> Work:
+) -> Work:  # fmt: skip
     """Return what a training step of the towers computes on one device.
 
     Raises PlanningError if a size is not positive, or heads do not divide a width.

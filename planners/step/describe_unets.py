@@ -55,12 +55,9 @@ class DiffusionUNet:
 
 
 def diffusion_work(
-    model: DiffusionUNet,
-    *,
-    micro_batch: int,
-    precision: Precision = "bf16",
+    model: DiffusionUNet, *, micro_batch: int, precision: Precision = "bf16",
     setup: TrainingSetup = DEFAULT_SETUP,
-) -> Work:
+) -> Work:  # fmt: skip
     """Return what a training step of the U-Net computes on one device.
 
     Raises PlanningError if a size is not positive, or the picture is too small for its levels.

@@ -317,18 +317,10 @@ _LEAST_S = 1e-12
 
 
 def unit_times(
-    work: Work,
-    parts: Sequence[Unit],
-    device: Device,
-    micro_batches: ArrayLike,
-    parameters: DeviceParameters,
-    *,
-    host: Device | None = None,
-    gain: float = 0.0,
-    log_factor: float = 0.0,
-    log_sd: float | None = None,
-    tp: int = 1,
-) -> UnitTimes:
+    work: Work, parts: Sequence[Unit], device: Device, micro_batches: ArrayLike,
+    parameters: DeviceParameters, *, host: Device | None = None, gain: float = 0.0,
+    log_factor: float = 0.0, log_sd: float | None = None, tp: int = 1,
+) -> UnitTimes:  # fmt: skip
     """Return the times of a model's units on a device.
 
     Times of a recorded model's units on a device: the device's step, shared out.

@@ -111,16 +111,9 @@ def provenance(
 
 
 def priced(
-    adapter: Adapter,
-    machine: ListedOffer,
-    region: str,
-    usd_per_h: Mapping[str, float],
-    as_of: str,
-    *,
-    spot_status: str = "listed",
-    listing: str = "offered",
-    band: int | None = None,
-) -> ListedOffer:
+    adapter: Adapter, machine: ListedOffer, region: str, usd_per_h: Mapping[str, float],
+    as_of: str, *, spot_status: str = "listed", listing: str = "offered", band: int | None = None,
+) -> ListedOffer:  # fmt: skip
     """Return the prices of a machine in a region; ``usd_per_h`` by column of ``files.PRICES``.
 
     ``spot_status`` says how the spot price came about, where there is one.

@@ -162,13 +162,9 @@ class LayoutModel:
         return np.asarray(np.sqrt((n - 1) / n * np.sum((fits - fits.mean(axis=0)) ** 2, axis=0)))
 
     def log_half_width(
-        self,
-        generation: int,
-        coverage: float = 0.9,
-        *,
-        without: str | None = None,
+        self, generation: int, coverage: float = 0.9, *, without: str | None = None,
         asked: Asked | None = None,
-    ) -> float:
+    ) -> float:  # fmt: skip
         """Return the half-width of an interval as a log factor.
 
         A new source's error is a draw among sources, of which few were seen: Student's quantile

@@ -150,13 +150,10 @@ def leading_size(calls: list[OperatorCall], fixed: set[int]) -> int:
 
 
 def summarise(
-    calls: list[OperatorCall],
-    fixed: set[int],
-    modules: Modules,
-    saved: list[list[tuple[int, int, int]]],
-    parts: Mapping[int, int] = WHOLE,
+    calls: list[OperatorCall], fixed: set[int], modules: Modules,
+    saved: list[list[tuple[int, int, int]]], parts: Mapping[int, int] = WHOLE,
     sizes: Mapping[int, int] = WHOLE,
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """Return operators, layers, saved bytes, precision and flags of a step.
 
     ``fixed``: storages of parameters, buffers, gradients and optimizer state; completed here by
