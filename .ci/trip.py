@@ -24,8 +24,10 @@ from types import CodeType, FrameType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+# At one provider: there a processor is the pick, and no other's card has to be searched.
 QUESTION = (
     "recommend", "--run", "tests/golden/run-schema-1", "--epochs", "500000", "--deadline", "12h",
+    "--cloud", "aws",
 )  # fmt: skip
 PRODUCT = ("advisor", "planners", "collectors")
 COMPREHENSIONS = ("<listcomp>", "<dictcomp>", "<setcomp>")
