@@ -111,7 +111,7 @@ def tried(wheel: Path, version: str, folder: Path, *, has_dependencies: bool) ->
         borrowing(folder, wheel)
     asked = ["recommend", "--layers", "4", "--hidden", "256", "--heads", "4", "--tokens", "2B"]
     for arguments, expected in ((["--help"], "recommend"), (["--version"], version),
-                                (asked, "machines")):  # fmt: skip
+                                (asked, "best value")):  # fmt: skip
         done = subprocess.run(
             [str(folder / "bin" / "advisor"), *arguments],
             cwd=folder, capture_output=True, text=True, check=False,

@@ -309,7 +309,7 @@ OWN_WRITERS = {
     "collectors/run/agent.py": "a few bytes rewritten in place, so that a full disk does no harm",
     "collectors/hooks/kept.py": "append-only records, inside the user's process",
     "lab/minicloud/limits.py": "files of the kernel",
-    "collectors/hooks/rehearsal/start.py": "the empty file that stands for a checkpoint",
+    "collectors/hooks/rehearsal/checkpoints.py": "the empty file that stands for a checkpoint",
     "collectors/hooks/rehearsal/overlay.py": "files of the kernel",
     "collectors/hooks/rehearsal/shim.py": "what the compiler wrote, in the user's process",
     "collectors/derive/store.py": "the empty file that a run begins with",

@@ -197,7 +197,7 @@ def test_a_described_network_takes_what_a_recorded_one_does(
     nothing = replace(process, seen=select(process.seen, np.zeros(len(process.seen.points), bool)))
     equation = Predictor(constants=replace(physics.constants, residual=nothing), learned=None)
     # Rows on the very card (NVIDIA's tuned ResNet) tell of a described one more than of a script.
-    for predictor, apart in ((equation, 0.05), (physics, 0.07 if precision == "fp16" else 0.05)):
+    for predictor, apart in ((equation, 0.05), (physics, 0.08 if precision == "fp16" else 0.05)):
         recorded_s, described_s = (
             estimate_on_gpu(predictor, job, "A100-SXM4-40GB").step_time_s for job in jobs
         )

@@ -95,7 +95,7 @@ def test_the_software_is_said_in_words() -> None:
     )  # fmt: skip
     assert setup_words(transformer_work(model, micro_batch=1, setup=setup)) == (
         "compiled kernels, flash attention, 8-bit AdamW, bf16 weights, bf16 gradients, "
-        "eager loss, adapters of rank 8 on all linear layers, 4-bit base (NF4), "
+        "chunked loss, adapters of rank 8 on all linear layers, 4-bit base (NF4), "
         "gradients reduced after the backward pass"
     )
     cnn = convolutional_work(parse_network("64:8:1x16,1x32:basic"), micro_batch=1)

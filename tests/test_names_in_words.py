@@ -34,7 +34,7 @@ OTHERS: Final[Mapping[str, str]] = {
     "PyTorch": "torch.utils.checkpoint torch._C._ensureCUDADeviceGuardSet mixed_precision_reduce"
     " set_requires_gradient_sync create_selective_checkpoint_contexts exp_avg_sq_sqrt ns_steps"
     " torch._functorch.partitioners torch.cuda.memory._snapshot _cp_options.enable_load_balance"
-    " FSDP2_tutorial",
+    " FSDP2_tutorial torch.cuda.FloatTensor weight_norm",
     "Python and Linux": "csv.field_size_limit run_delay tcp_info NETLINK_SOCK_DIAG"
     " clock_getcpuclockid",
     "transformers and TRL": "max_shard_size load_in_4bit load_in_8bit"
@@ -59,7 +59,8 @@ OTHERS: Final[Mapping[str, str]] = {
     " overlap_p2p_comm account_for_embedding_in_pipeline_split deallocate_pipeline_outputs"
     " DistributedDataParallelConfig.bucket_size moe_flex_dispatcher_backend moe_a2a_overlap"
     " moe_router_force_load_balancing overlap_moe_expert_parallel_comm overlap_param_gather"
-    " custom_fsdp",
+    " custom_fsdp gradient_accumulation_fusion is_first_microbatch",
+    "MLPerf": "config_fp8.sh",
     "torchtitan": "max_reserved_gib",
     "SimuMax": "b200_bf16_ceperm.json",
     "Cephalo and Zorse": "split_workload.py runtime_estimator.py min_params"

@@ -27,8 +27,9 @@ def predictor() -> Predictor:
 def dear(make_job: MakeJob, predictor: Predictor) -> Recommendation:
     """A job of hundreds of dollars, where minutes on another card cost little in comparison."""
     return recommend(
-        make_job(), Constraints(deadline_h=120.0, with_probes=True), predictor=predictor
-    )
+        make_job(total_steps=4.5e6), Constraints(deadline_h=1200.0, with_probes=True),
+        predictor=predictor,
+    )  # fmt: skip
 
 
 def test_a_dear_job_is_worth_a_probe_that_costs_less_than_it_saves(dear: Recommendation) -> None:

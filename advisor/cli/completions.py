@@ -60,7 +60,7 @@ def _stacks(_: str) -> Iterable[str]:
 
 
 def _targets(_: str) -> Iterable[str]:
-    from advisor.export.targets import TARGETS
+    from advisor.export import TARGETS
 
     return TARGETS
 

@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from rich.console import Console, Group
@@ -186,7 +186,9 @@ def _breakdown(one: Record) -> Iterator[str]:
 
 
 def _looked_at(record: Record, one: Record, width: int) -> Iterator[str]:
-    yield from ("", *wrapped(_compared(record, [one]), width))
+    prices = pieces.prices_words([one])
+    said = f"Compared {_compared(record)}." + (f" Shown are {prices}." if prices else "")
+    yield from ("", *wrapped(said, width))
     for reason, number in sorted(record["rejected"].items(), key=lambda item: -item[1]):
         yield f"  {number:>10,} {REJECTED.get(reason, reason)}"
     yield from ("", "notes") if record["notes"] else ()
@@ -218,6 +220,7 @@ _STAR: Final = "*"  # behind machines that are like nothing that was measured
 _LABEL: Final = 9
 _BELOW: Final = " " * 5
 _BETWEEN: Final = 2
+_LONGEST_H: Final = 30 * 24.0  # that this machine may take to stand in the table
 # Claims about how far to trust the pick: said below the table.
 _DOUBTS: Final = ("error", "unmeasured", "extrapolating")
 
@@ -254,28 +257,30 @@ def text(
     head = [(line, False) for line in wrapped(job_line(record), width)]
     head += _choice(record, width)
     table = _table(record, shown, width, is_full=is_full)
-    named = _named(record, width, command, is_full=is_full, is_screen=is_screen)
+    every = [*shown, record["here"]][: max(len(table) - 1, 0)]
+    asked = partial(_named, record, width, command, is_full=is_full, is_screen=is_screen)
+    named = asked(every)
     room = math.inf if most is None else most - len(head) - (2 if table else 0)
-    places = _first(record, shown, " ".join(line for line, _ in head))
-    used, kept = sum(len(table[place + 1]) for place in places), list[_Named]()
-    for one in sorted(named, key=lambda one: one.order):
+    places = _first(record, shown, " ".join(line for line, _ in head), len(every))
+    used, kept = sum(len(table[place + 1]) for place in places), list[int]()
+    for number in sorted(range(len(named)), key=lambda number: named[number][0]):
+        order, lines = named[number]
         # What it points to is in the table.
-        more = [p for p in _told(shown, " ".join(one.lines)) if p not in places]
-        size = len(one.lines) + sum(len(table[p + 1]) for p in more) + (not kept)
-        if one.order <= _ALWAYS or used + size <= room:
-            kept.append(one)
+        more = [p for p in _told(shown, " ".join(lines)) if p not in places]
+        size = len(lines) + sum(len(table[p + 1]) for p in more) + (not kept)
+        if lines and (order <= _ALWAYS or used + size <= room):
+            kept.append(number)
             places += more
             used += size
-    for place in range(len(table) - 1):
+    for place in range(len(every)):
         fits = len(places) < _ROWS and used + len(table[place + 1]) <= room
         if place not in places and (is_full or fits):
             places.append(place)
             used += len(table[place + 1])
     rows = [line for place in sorted(places) for line in table[place + 1]]
-    every = [*shown, record["here"]]
-    is_starred = any(every[place]["extrapolating"] for place in places)
-    kept = [one for one in named if one in kept and (is_starred or not one.is_of_stars)]
-    foot = [line for one in kept for line in one.lines]
+    # Of the rows that are there: fewer have no more days, and no more stars.
+    named = asked([every[place] for place in places])
+    foot = [line for number in sorted(kept) for line in named[number][1]]
     body = [*(["", *table[0], *rows] if table else []), *(["", *foot] if foot else [])]
     return head + [(line, False) for line in body]
 
@@ -337,20 +342,21 @@ def _choice(record: Record, width: int) -> list[tuple[str, bool]]:
     return lines + [(line, False) for line in wrapped(" ".join(said[1:]), width)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Cells:
-    """What one line of the table says: texts, then numbers, and what stands below it."""
-
-    texts: tuple[str, ...]  # rank, what the row is picked as, machines, provider, region
-    numbers: tuple[str, ...]  # time, its range, cost, its range, USD an hour
-    below: str = ""  # what is particular, where there is room for all
+# What one line of the table says: texts (rank, what the row is picked as, machines, provider,
+# region), numbers (time, its range, cost, its range, USD an hour), and what is particular.
+_Cells = tuple[tuple[str, ...], tuple[str, ...], str]
 
 
 def _table(
     record: Record, rows: list[Record], width: int, *, is_full: bool = False
 ) -> list[list[str]]:
-    """Return the title, then the lines of every row, and of this machine behind them."""
-    every = [*rows, *([record["here"]] if record["here"] else [])]
+    """Return the title, then the lines of every row, and of this machine behind them.
+
+    A machine at hand that takes longer than a month says nothing beside what can be rented.
+    """
+    here = record["here"]
+    is_hopeless = rows and here and here["training_time_h"]["value"] > _LONGEST_H
+    every = [*rows, *([here] if here and not is_hopeless else [])]
     if not every:
         return []
     names = _pick_names(record)
@@ -358,10 +364,10 @@ def _table(
     by_gpu = all(part["accelerator"] for one in rows or every for part in one["configuration"])
     cells = [_cells(one, names, names_wait=not is_alike, by_gpu=by_gpu) for one in every]
     share = percent_text(every[0]["cost_usd"]["coverage"])
-    title = _Cells(
-        texts=("", "", "GPUs" if by_gpu else "machines", "where", ""),
-        numbers=("time", f"({share})", "cost", f"({share})", "$/GPU-h" if by_gpu else "$/h"),
-    )
+    title = (
+        ("", "", "GPUs" if by_gpu else "machines", "where", ""),
+        ("time", f"({share})", "cost", f"({share})", "$/GPU-h" if by_gpu else "$/h"), "",
+    )  # fmt: skip
     return _aligned([title, *cells], width, is_full=is_full)
 
 
@@ -401,15 +407,14 @@ def _cells(
     regions = dict.fromkeys(part["region"] for part in parts if part["region"] != "all-regions")
     paid, _ = _COMPLETIONS.get(one["completion"], (str(one["completion"] or ""), ""))
     where += [] if paid in ("on-demand", "") or own else [paid]
-    return _Cells(
-        texts=(
-            f"{'>' if name.startswith('best') else ' '}{one['rank'] or '':>2}", name,
-            f"{machines} {_STAR}" if one["extrapolating"] else machines,
-            "" if own else ", ".join(where), "" if own else " + ".join(regions),
-        ),
-        numbers=(time, _brief(times), cost, _brief(costs), digits(usd_per_h) if usd_per_h else ""),
-        below=_particular(one, names_wait=names_wait),
+    texts = (
+        f"{'>' if name.startswith('best') else ' '}{one['rank'] or '':>2}", name,
+        f"{machines} {_STAR}" if one["extrapolating"] else machines,
+        "" if own else ", ".join(where), "" if own else " + ".join(regions),
     )  # fmt: skip
+    rate = digits(usd_per_h) if usd_per_h else ""
+    numbers = (time, _brief(times), cost, _brief(costs), rate)
+    return texts, numbers, _particular(one, names_wait=names_wait)
 
 
 def _computing(parts: Sequence[Record]) -> str:
@@ -443,16 +448,17 @@ def _aligned(cells: list[_Cells], width: int, *, is_full: bool) -> list[list[str
 
     The region gives way first, then the hourly price, then texts go below.
     """
+    every_text, every_number, particular = zip(*cells, strict=True)
     for kept, shown in ((5, 5), (4, 5), (4, 4), (2, 5), (1, 5), (1, 4)):
-        left = _columns([one.texts[:kept] for one in cells], "<" * kept, (0, 1, 1, 1, 1))
-        right = _columns([one.numbers[:shown] for one in cells], "><><>", (0, 1, 2, 1, 2))
+        left = _columns([texts[:kept] for texts in every_text], "<" * kept, (0, 1, 1, 1, 1))
+        right = _columns([one[:shown] for one in every_number], "><><>", (0, 1, 2, 1, 2))
         if len(left[0]) + _BETWEEN + len(right[0]) <= width:
             break
     found = []
-    for one, texts, numbers in zip(cells, left, right, strict=True):
-        lines = [f"{texts}{numbers:>{width - len(texts)}}".rstrip()]
-        rest = " ".join(filter(None, one.texts[kept:])) if kept < 4 and one.texts[0] else ""
-        for said in (rest, one.below if is_full else ""):
+    for texts, line, numbers, below in zip(every_text, left, right, particular, strict=True):
+        lines = [f"{line}{numbers:>{width - len(line)}}".rstrip()]
+        rest = " ".join(filter(None, texts[kept:])) if kept < 4 and texts[0] else ""
+        for said in (rest, below if is_full else ""):
             lines += wrapped(said, width, indent=_BELOW, first=_BELOW)
         found.append(lines)
     return found
@@ -496,12 +502,11 @@ def _particular(one: Record, *, names_wait: bool) -> str:
     return "; ".join(filter(None, said))
 
 
-def _first(record: Record, shown: list[Record], said: str) -> list[int]:
-    """Return the places of rows that stand in any case: picks, this machine, what is named."""
+def _first(record: Record, shown: list[Record], said: str, rows: int) -> list[int]:
+    """Return the places of rows that stand in any case: picks, what is named, this machine."""
     places: dict[int | str, int] = {one["rank"]: place for place, one in enumerate(shown)}
-    here = [len(shown)] if record["here"] else []
     picks = [places[one] for one in record["picks"].values() if one in places]
-    return list(dict.fromkeys([*picks, *_told(shown, said), *here]))
+    return list(dict.fromkeys([*picks, *_told(shown, said), *range(len(shown), rows)]))
 
 
 def _told(shown: list[Record], said: str) -> list[int]:
@@ -511,50 +516,47 @@ def _told(shown: list[Record], said: str) -> list[int]:
     return list(dict.fromkeys(places[rank] for rank in ranks if rank in places))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Named:
-    """Lines behind a name, and how early they give way: the highest order first."""
-
-    order: int
-    lines: list[str]
-    is_of_stars: bool = False  # explains the stars of the table
-
-
+# Lines behind a name, and how early they give way: the highest order first.
+_Named = tuple[int, list[str]]
 # Lines up to this order stand in any case.
 _ALWAYS: Final = 1
 
 
 def _named(
-    record: Record, width: int, command: Sequence[str], *, is_full: bool, is_screen: bool
-) -> list[_Named]:
-    """Return what has to be known besides the table, in the order in which it is printed."""
-    is_whole = is_full or not is_screen
-    shown = pieces.listed(record)
+    record: Record, width: int, command: Sequence[str], rows: Sequence[Record], *, is_full: bool,
+    is_screen: bool,
+) -> list[_Named]:  # fmt: skip
+    """Return what has to be known besides the table, in the order in which it is printed.
+
+    ``rows``: of the table. What there is nothing to say of has no lines.
+    """
     every = [*record["front"], *([record["here"]] if record["here"] else [])]
     best = record["picks"].get("best_value")
     pick = next((one for one in every if (one["rank"] or "here") == best), None)
     doubts = " ".join(one["text"] for one in record["claims"] if one["kind"] in _DOUBTS)
+    changes = record["changes"][: None if is_full or not is_screen else _CHANGES]
     # What a flag would change, and in full everything.
     notes = [one for one in record["notes"] if is_full or ("--" in one and not one[0].isdigit())]
     assumed = [one.rstrip(".") for one in (*record["job"].get("assumptions", ()), *notes)]
-    found = [
+    is_starred = any(one["extrapolating"] for one in rows)
+    star = "like nothing we measured, so the range is wider" if is_starred else ""
+    return [
         _line(1, "Fits", "" if pick is None else _fits(pick), width),
         _line(1, "Sure?", doubts, width),
-    ]
-    found += [
-        _line(6 if n and is_screen else 1, "" if n else "Change", _change(one), width)
-        for n, one in enumerate(record["changes"][: None if is_whole else _CHANGES])
-    ]
-    star = "like nothing we measured, so the range is wider"
-    found += [
+        *(
+            _line(
+                6 if number and is_screen else 1, "" if number else "Change", _change(one), width
+            )
+            for number, one in enumerate(changes)
+        ),
         _line(3, "Assumed", "; ".join(assumed), width, most=None if is_full else 2),
-        _line(7, "Steps", _shared(record, shown), width),
-        replace(_line(2, _STAR, star, width), is_of_stars=True),
-        _line(4, "Prices", _prices(record, shown), width),
-        _Named(order=_ALWAYS, lines=_rejections(record, width)),
-        _Named(order=5 if is_screen else 1, lines=_more(record, shown, command, width)),
+        _line(7, "Steps", _shared(record, pieces.listed(record)), width),
+        _line(2, _STAR, star, width),
+        _line(2, "Prices", _prices(pick, rows), width),
+        _line(8, "Compared", _compared(record), width),
+        (_ALWAYS, _rejections(record, width)),
+        (5 if is_screen else 1, _more(record, pieces.listed(record), command, width)),
     ]
-    return [one for one in found if one.lines]
 
 
 def _line(order: int, name: str, said: str, width: int, most: int | None = None) -> _Named:
@@ -564,7 +566,7 @@ def _line(order: int, name: str, said: str, width: int, most: int | None = None)
     if most is not None and len(lines) > most:
         kept = lines[most - 1][: width - 4].rpartition(" ")[0]
         lines = [*lines[: most - 1], f"{kept} ..."]
-    return _Named(order=order, lines=lines)
+    return order, lines
 
 
 def _fits(pick: Record) -> str:
@@ -585,14 +587,13 @@ def _shared(record: Record, rows: list[Record]) -> str:
     return "; ".join(said)
 
 
-def _prices(record: Record, shown: Sequence[Record]) -> str:
-    """Say of which days the prices of the rows shown are, and how much was looked at."""
-    looked = counted(record["considered"], "candidate")
-    said = f"{looked} from {counted(record['catalogue']['offers'], 'offer')} were compared"
-    days = pieces.prices_words(shown).removeprefix("prices ")
-    if days == pieces.WITHOUT_DAY:
-        days += " (--dated leaves these out)"
-    return f"{days}; {said}" if days else said
+def _prices(pick: Record | None, rows: Sequence[Record]) -> str:
+    """Say of which day the pick's price is, and those of the rows shown."""
+    own = "" if pick is None else pieces.price_words(pick["configuration"])
+    days = pieces.prices_words(rows)
+    if own.removeprefix("price ") == days.removeprefix("prices "):
+        return own
+    return "; ".join(filter(None, (own, f"shown are {days}" if days else "")))
 
 
 def _rejections(record: Record, width: int) -> list[str]:
@@ -636,8 +637,7 @@ def _change(change: Record) -> str:
     return f"{line} (the best value is then {machines}: {expected(pick)})"
 
 
-def _compared(record: Record, shown: Sequence[Record]) -> str:
-    """Say how much was looked at, and of which days the prices of the rows shown are."""
-    looked, prices = counted(record["considered"], "candidate"), pieces.prices_words(shown)
-    said = f"Compared {looked} from {counted(record['catalogue']['offers'], 'offer')}."
-    return f"{said} Shown are {prices}." if prices else said
+def _compared(record: Record) -> str:
+    """Say how much was looked at."""
+    offers = counted(record["catalogue"]["offers"], "offer")
+    return f"{counted(record['considered'], 'candidate')} from {offers}"

@@ -36,6 +36,7 @@ WORDS: Final = {
     "machines": "fleet, clusters, hosts; no prices",
     "jobs": "work + length + what feeds it",
     "ask": "flags, files, keywords",
+    "recipes": "files of training tools as answers to options",
     "catalogue": "offers, prices, networks, sources",
     "answer": "the one record of an answer",
     "quantities": "units read and printed",

@@ -517,17 +517,18 @@ def _sentences_around(record: Record, said: str, shown: Sequence[Record]) -> Ite
         yield f"boot takes {record['job']['transfers']['boot_s']} s"
     if "limited by" in said and len({one["bottleneck"] for one in rows}) != 1:
         yield "rows are limited by different parts"
-    looked = re.search(r"([\d,]+) candidates? from +([\d,]+) offers? +were +compared", said)
+    looked = re.search(r"Compared +([\d,]+) candidates? from +([\d,]+) offers?", said)
     if looked is not None and _number(looked[1]) != record["considered"]:
         yield "candidates"
-    days = {str(part["price_as_of"]) for one in rows for part in one["configuration"]
+    days = {str(part["price_as_of"]) for one in shown for part in one["configuration"]
             if part["pricing"] != "own"}  # fmt: skip
-    dated = re.search(r"Prices +(of ([\d-]+)(?: to ([\d-]+))?)?(.*?without +a +date)?", said)
-    if dated is None:
+    foot = re.search(r"Prices +(.*?)(?: Compared | More |$)", said)
+    if foot is None or not days:
         return
-    if bool(dated[4]) != ("" in days) and days:
+    told = set(re.findall(r"\d{4}-\d\d-\d\d", foot[1]))
+    if ("without a date" in re.sub(r" +", " ", foot[1])) != ("" in days):
         yield "prices without a date"
-    elif dated[2] and {dated[2], dated[3] or dated[2]} != {min(days - {""}), max(days)}:
+    elif not {min(days - {""}, default=""), max(days)} - {""} <= told <= days:
         yield "days of prices"
 
 

@@ -421,12 +421,12 @@ class TrainingSetup:
 
     @property
     def targets(self) -> str:
-        """What adapters stand beside: as said, or as the stack has it; else all linear layers.
+        """What adapters stand beside: as said, or as a named stack has it; else all linear layers.
 
         Those are QLoRA's (Dettmers et al., 2023, section 4), and most tools' own choice.
         """
-        usual = "all-linear" if (facts := self.facts) is None else facts.adapter_targets
-        return self.adapter_targets or usual
+        facts = None if self.is_stack_assumed else self.facts
+        return self.adapter_targets or ("all-linear" if facts is None else facts.adapter_targets)
 
     def is_quantised(self, name: str) -> bool:
         """Whether a layer's matrix of that name is stored in fewer than 16 bits."""

@@ -249,6 +249,7 @@ def _defaults(space: SearchSpace, facts: StackFacts) -> dict[str, Any]:
     found: dict[str, Any] = {"may_shard_in_nodes": False, "schedules": facts.schedules}
     if space.recomputes == open_space.recomputes:
         found["recomputes"] = facts.recomputes
+    found["offloads"] = tuple(one for one in space.offloads if one in facts.offloads)
     return found
 
 
