@@ -568,6 +568,7 @@ LAYOUT_STEPS: Final = Protocol(
         "*, Calculon": "neutral",
         "*, mean of tables, ours": "lower",
         "*gain of*": "higher",
+        "*errs less": "fewer",
         "*refused as not fitting*": "lower",
         "*, ok: rows": "more",
         "*, ok in host memory: rows": "fewer",
