@@ -264,7 +264,7 @@ for step in range(1000):
 """
 
 
-def calls_of(job: Job) -> dict[tuple[str, str], tuple[float, float, float]]:
+def calls_of(job: Job) -> dict[tuple[str, str], tuple[float, ...]]:
     """Return calls, kernels and bytes of zeroing and of adding to gradients, by phase."""
     assert job.work is not None
     made, found = job.work.operators, {}

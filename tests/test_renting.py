@@ -212,7 +212,7 @@ def test_the_pick_is_that_of_a_search_that_leaves_nothing_out(
     assert named(few) == named(every)
 
 
-KEPT: dict[str, Callable[[Candidate, float], dict[str, float]]] = {
+KEPT: dict[str, Callable[[Candidate, float], dict[str, Any]]] = {
     "deadline": lambda one, slack: {"deadline_h": one.training_time_h.high * 1.3 * slack},
     "budget": lambda one, slack: {"budget_usd": one.cost_usd.high * slack},
     "max_hourly": lambda one, slack: {"max_hourly_usd": hourly_usd(one) * slack},
@@ -251,16 +251,15 @@ def test_a_looser_limit_gives_no_worse_pick(predictor: Predictor, limit: str) ->
     free = Constraints(providers=("lambda", "hyperstack"), max_nodes=4)
     least, is_sure = dict.fromkeys(WEIGHTS, math.inf), False
     for amount in np.geomspace(0.5, 60.0, 12):
-        answer = rank(job, replace(free, **{limit: float(amount)}), predictor=predictor)
+        bound: dict[str, Any] = {limit: float(amount)}
+        answer = rank(job, replace(free, **bound), predictor=predictor)
         if "within_deadline" in answer.picks and not is_sure:
             is_sure, least["best_value"] = True, math.inf  # now it keeps the deadline surely
         for name in answer.picks.keys() & least.keys():
             (one,) = (one for one in answer.front if one.rank == answer.picks[name])
-            worst = (lambda e: e.high) if one.is_extrapolating else (lambda e: e.value)
-            worth = USUALLY.worth(
-                name, worst(one.training_time_h), worst(one.cost_usd), machines_of(one),
-                one.request_h,
-            )  # fmt: skip
+            by = "high" if one.is_extrapolating else "value"
+            time_h, usd = (getattr(judged, by) for judged in (one.training_time_h, one.cost_usd))
+            worth = USUALLY.worth(name, time_h, usd, machines_of(one), one.request_h)
             assert worth <= least[name] * (1 + 1e-9), (name, amount)
             least[name] = float(worth)
     assert all(map(math.isfinite, least.values()))
