@@ -45,6 +45,7 @@ from .question import CONSTRAINTS as CONSTRAINTS
 from .question import ENTRIES as ENTRIES
 from .question import JOB as JOB
 from .question import LAYOUT as LAYOUT
+from .question import OF_RECIPE as OF_RECIPE
 from .question import PRICES as PRICES
 from .question import SETUP as SETUP
 from .question import Question as Question

@@ -90,7 +90,7 @@ class Question:
         """
         if given.get("recipe") is not None:
             _check_name("recipe", names)  # a browser names no file
-            given = with_recipe(given, names)
+            given = with_recipe(given, read_recipe(given), names)
         parts: dict[str, dict[str, Any]] = {name: {} for name in (*_PARTS, "question")}
         for name, value in _canonical(given, names).items():
             entry = ENTRIES[name]
@@ -239,26 +239,26 @@ def _names_of(job_fields: Collection[str]) -> set[str]:
 _NAMING: Final = frozenset({"run", "job_file", "model", "cnn", "layers", "hidden", "recipe"})
 
 
-_OF_RECIPE: Final = ("recipe", "recipe_kind", "ranks")
+OF_RECIPE: Final = ("recipe", "recipe_kind", "ranks")
 
 
 def read_recipe(given: Mapping[str, Any]) -> Recipe:
     """Return the recipe that answers name, read as they say."""
     from advisor.recipes import recipe
 
-    path, kind, ranks = (given.get(name) for name in _OF_RECIPE)
+    path, kind, ranks = (given.get(name) for name in OF_RECIPE)
     ranks = None if ranks is None else ENTRIES["ranks"].kind.read(ranks, "ranks")
     return recipe(Path(str(path)), kind, devices=ranks)
 
 
-def with_recipe(given: Mapping[str, Any], names: Collection[str] | None = None) -> dict[str, Any]:
+def with_recipe(
+    given: Mapping[str, Any], found: Recipe, names: Collection[str] | None = None
+) -> dict[str, Any]:
     """Return answers with those of the recipe that they name, which all others overrule.
 
-    Raises UsageError if the recipe cannot be read, or lacks what no other answer says.
+    Raises UsageError if the recipe lacks what no other answer says.
     """
-    own = {name: value for name, value in given.items() if value is not None}
-    found = read_recipe(own)
-    own = {name: value for name, value in own.items() if name not in _OF_RECIPE}
+    own = {n: value for n, value in given.items() if value is not None and n not in OF_RECIPE}
     said = {n: v for n, v in found.answers.items() if names is None or n in names}
     answers = merged(said, own)
     if own.keys() & {"model", "layers"} and "sequence" in said:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import MISSING, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 import typer
 
@@ -25,6 +25,7 @@ from advisor.ask import (
     ENTRIES,
     ENVIRONMENT,
     FILES,
+    OF_RECIPE,
     TYPED,
     Entry,
     Question,
@@ -41,6 +42,9 @@ from advisor.ask import (
 )
 from advisor.cli.terminal import BareCommand
 from advisor.errors import UsageError
+
+if TYPE_CHECKING:
+    from advisor.recipes import Recipe
 
 # Other names of flags, beside those that stand in for an older option.
 _SHORTHANDS: Final = ("compile", "quantised_base", "finetune")
@@ -223,7 +227,9 @@ def ask(
     name in it.
     """
     flags = {name: value for name, value in given.items() if value is not None}
-    Question.read(flags, names=names, are_flags=True)
+    # A recipe's answers are checked with those of all places.
+    alone = {name: value for name, value in flags.items() if name not in OF_RECIPE}
+    Question.read(alone, names=names, are_flags=True)
     for name in flags.keys() & ENTRIES.keys():  # an alias is no entry
         if ENTRIES[name].kind.is_hours:
             say_hours(flag_of(name), flags[name])
@@ -233,17 +239,20 @@ def ask(
     ]
     said = {} if file is None else read_question(file)
     answers = merged(*(given for _, given in places), said, flags)
-    question = Question.read(answers, names=names, are_flags=True)
+    recipe = None if answers.get("recipe") is None else read_recipe(answers)
+    holds = answers if recipe is None else with_recipe(answers, recipe, names)
+    question = Question.read(holds, names=names, are_flags=True)
     _tell_what_was_used(places, answers)
-    if answers.get("recipe") is not None:
-        _tell_recipe(answers, aside=is_told_aside)
+    if recipe is not None:
+        _tell_recipe(recipe, holds, aside=is_told_aside)
     return question
 
 
-def _tell_recipe(answers: Mapping[str, Any], *, aside: bool) -> None:
-    """Say what a recipe comes to, as flags that say the same, and what it leaves open."""
-    found = read_recipe(answers)
-    holds = with_recipe(answers)
+def _tell_recipe(found: Recipe, holds: Mapping[str, Any], *, aside: bool) -> None:
+    """Say what a recipe comes to, as flags that say the same, and what it leaves open.
+
+    ``holds``: the answers, its own among them.
+    """
     said = {name: value for name, value in found.answers.items() if holds.get(name) == value}
     line = command_line(said).removeprefix("advisor recommend ")
     typer.echo(f"{found.path.name}, a recipe of {found.tool}, says: {line}", err=aside)
