@@ -29,10 +29,11 @@ from advisor.export.target import Exported, NotExportableError
 from advisor.export.targets import TARGETS, export_to, write
 from advisor.export.tools.slurm import time_text as limit_text
 from advisor.gate.judged import OwnDevices
-from advisor.gate.sbatch import directives, read_submission, time_limit_h
+from advisor.gate.sbatch import read_submission, time_limit_h
 from advisor.jobs.job import Job
 from advisor.quantities import usd_text
 from advisor.rank.ranking import recommend
+from advisor.recipes import directives
 from advisor.words import cost_text, time_text
 
 MakeJob = Callable[..., Job]

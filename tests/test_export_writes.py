@@ -22,7 +22,7 @@ from advisor.errors import UsageError
 from advisor.estimate.predictor import Predictor
 from advisor.export.target import Exported
 from advisor.export.targets import TARGETS, NotOverwrittenError, export_to, write
-from advisor.gate.sbatch import directives
+from advisor.recipes import directives
 
 OWNS = {"vertex": "gcp", "azureml": "azure"}
 MODEL = {"layers": 4, "hidden": 256, "heads": 4, "sequence": 128, "batch": 64, "tokens": "1B"}

@@ -14,15 +14,9 @@ from hypothesis import strategies as st
 from advisor.catalogue import Catalogue
 from advisor.errors import UsageError
 from advisor.gate.judged import AskedMachines, OwnDevices, Submission, Unclear
-from advisor.gate.sbatch import (
-    directives,
-    parse_partitions,
-    read_command,
-    read_options,
-    read_submission,
-    time_limit_h,
-)
+from advisor.gate.sbatch import parse_partitions, read_command, read_submission, time_limit_h
 from advisor.gate.skypilot_tasks import read_task
+from advisor.recipes import directives, read_options
 
 GPU = {"gpu": "8xA100-80GB:nvlink@200Gbps"}
 

@@ -4,7 +4,6 @@ from .decision import judge_submission as judge_submission
 from .judged import AskedMachines as AskedMachines
 from .judged import Submission as Submission
 from .said import from_script as from_script
-from .sbatch import directives as directives
 from .sbatch import parse_partitions as parse_partitions
 from .sbatch import read_command as read_command
 from .sbatch import read_submission as read_submission

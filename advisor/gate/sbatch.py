@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -17,27 +16,14 @@ from typing import Any, Final
 from advisor.errors import UsageError
 from advisor.gate.judged import Asked, OwnDevices, Submission, Unclear
 from advisor.gate.said import from_environment, from_script, with_job
+from advisor.recipes import READ, count_of, directives, gpus_of, gpus_of_gres, read_options
 
-# What is read of the options, by Slurm's long names, and their short letters.
-_READ: Final = {
-    "partition": "p", "nodes": "N", "gres": "", "gpus": "G", "gpus-per-node": "",
-    "gpus-per-task": "", "ntasks": "n", "ntasks-per-node": "", "time": "t",
-}  # fmt: skip
-_SHORT: Final = {letter: name for name, letter in _READ.items() if letter}
-# Options of sbatch that never take a value, or take it after "=" only (`sbatch --help`, 22.05).
-_ALONE: Final = (
-    "contiguous", "exclusive", "get-user-env", "help", "hold", "ignore-pbs", "nice", "no-kill",
-    "no-requeue", "overcommit", "oversubscribe", "parsable", "propagate", "quiet", "reboot",
-    "requeue", "spread-job", "test-only", "usage", "use-min-nodes", "verbose", "version", "wait",
-)  # fmt: skip
-_LETTERS_ALONE: Final = frozenset("hHkOQsvVW")
 # Variables that stand for options.
 _VARIABLES: Final = {
     "SBATCH_PARTITION": "partition", "SBATCH_GPUS": "gpus", "SBATCH_TIMELIMIT": "time",
     "SBATCH_GPUS_PER_NODE": "gpus-per-node", "SBATCH_GPUS_PER_TASK": "gpus-per-task",
 }  # fmt: skip
 _LARGEST: Final = 4_000_000  # Slurm's own limit of a script
-_MOST: Final = 100_000
 _TIME: Final = re.compile(
     r"(?:(?P<days>\d{1,6})-(?P<h>\d{1,6})(?::(?P<m>\d{1,6})(?::(?P<s>\d{1,6}))?)?"
     r"|(?P<first>\d{1,9})(?::(?P<second>\d{1,6})(?::(?P<third>\d{1,6}))?)?)"
@@ -79,56 +65,6 @@ def read_command(
     }
     script = read_script(str(folder / rest[0])) if rest else ""
     return {**directives(script), **said, **given, "argv": rest}
-
-
-def read_options(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Return sbatch's options that are read here, and the script with its arguments.
-
-    Examples
-    --------
-    >>> read_options(["-N2", "--gres", "gpu:4", "-J", "fit", "train.sbatch", "--lr", "1"])
-    ({'nodes': '2', 'gres': 'gpu:4'}, ['train.sbatch', '--lr', '1'])
-    """
-    found: dict[str, str] = {}
-    words = list(arguments)
-    while words and words[0].startswith("-") and words[0] != "-":
-        word = words.pop(0)
-        if word == "--":
-            break
-        found |= {name: value for name, value in _option(word, words) if name in _READ}
-    return found, words
-
-
-def _option(word: str, words: list[str]) -> list[tuple[str, str]]:
-    """Return what one word says; a value that follows is taken from ``words``."""
-    if word.startswith("--"):
-        name, sign, value = word[2:].partition("=")
-        if sign or name in _ALONE:
-            return [(name, value)]
-        return [(name, words.pop(0) if words else "")]
-    for place, letter in enumerate(word[1:], start=1):
-        if letter in _LETTERS_ALONE:
-            continue
-        value = word[place + 1 :] or (words.pop(0) if words else "")
-        return [(_SHORT.get(letter, letter), value)]
-    return []
-
-
-def directives(script: str) -> dict[str, str]:
-    """Return the options of a script's ``#SBATCH`` lines: those before its first command."""
-    found: dict[str, str] = {}
-    for line in script.splitlines():
-        text = line.strip()
-        if text and not text.startswith("#"):
-            break
-        if not text.startswith("#SBATCH"):
-            continue
-        try:
-            words = shlex.split(text.removeprefix("#SBATCH"), comments=True)
-        except ValueError:
-            continue  # sbatch itself says what is wrong with it
-        found |= read_options(words)[0]
-    return found
 
 
 def read_script(path: str) -> str:
@@ -175,14 +111,14 @@ def read_submission(
 
 
 def _asked(options: Mapping[str, Any], partitions: Mapping[str, str], price: float) -> Asked:
-    texts = {name: str(options.get(name) or "") for name in _READ}
+    texts = {name: str(options.get(name) or "") for name in READ}
     label = " ".join(f"--{name}={value}" for name, value in texts.items() if value) or "sbatch"
-    name, each = _devices(texts["gpus-per-node"] or _of_gres(texts["gres"]))
-    total_name, total = _devices(texts["gpus"])
-    task_name, per_task = _devices(texts["gpus-per-task"])
-    nodes = _count(texts["nodes"].partition("-")[0], "nodes") or 0
-    tasks = _count(texts["ntasks"], "ntasks") or 0
-    per_node = _count(texts["ntasks-per-node"], "ntasks-per-node") or 0
+    name, each = gpus_of(texts["gpus-per-node"] or gpus_of_gres(texts["gres"]))
+    total_name, total = gpus_of(texts["gpus"])
+    task_name, per_task = gpus_of(texts["gpus-per-task"])
+    nodes = count_of(texts["nodes"].partition("-")[0], "nodes") or 0
+    tasks = count_of(texts["ntasks"], "ntasks") or 0
+    per_node = count_of(texts["ntasks-per-node"], "ntasks-per-node") or 0
     if not each and not total and per_task:
         each = per_task * per_node
         total = 0 if each else per_task * max(tasks, nodes, 1)
@@ -213,49 +149,6 @@ def _per_machine(machine: str) -> int:
     """Return the devices of a machine that is named by them; one type holds all otherwise."""
     match = re.match(r"(\d{1,4})\s*x", machine)
     return int(match[1]) if match else 8
-
-
-def _of_gres(text: str) -> str:
-    """Return what generic resources have of GPUs, as ``--gpus-per-node`` would say it.
-
-    Examples
-    --------
-    >>> _of_gres("gres:gpu:a100:8"), _of_gres("license:x,gpu"), _of_gres("gres/gpu=3(S:0)")
-    ('a100:8', '1', '3')
-    """
-    for part in text.split(","):
-        plain = re.sub(r"\(.*?\)|^gres[:/]", "", part.strip())
-        words = [word for word in re.split(r"[:=/]", plain) if word]
-        if words and words[0] == "gpu":
-            return ":".join(words[1:]) or "1"
-    return ""
-
-
-def _devices(text: str) -> tuple[str, int]:
-    """Return type and number of the GPUs that an option asks for.
-
-    Examples
-    --------
-    >>> _devices("a100:2"), _devices("8"), _devices("h100"), _devices("")
-    (('a100', 2), ('', 8), ('h100', 1), ('', 0))
-    """
-    words = [word for word in re.split(r"[:=]", text.partition(",")[0].strip()) if word]
-    if not words:
-        return "", 0
-    count = words[-1] if words[-1][0].isdigit() else "1"
-    kind = next((word for word in words if not word[0].isdigit()), "")
-    return kind, _count(count, "gpus") or 0
-
-
-def _count(text: str, name: str) -> int | None:
-    """Return a number of sbatch's, with its letter for thousands; None where none is given."""
-    if not text:
-        return None
-    match = re.fullmatch(r"(\d{1,9})([kK]?)", text)
-    number = int(match[1]) * (1024 if match[2] else 1) if match else -1
-    if not 0 <= number <= _MOST:
-        raise UsageError(f"--{name} {text[:20]!r} is out of range", hint=f"give 1 to {_MOST}")
-    return number
 
 
 def time_limit_h(text: str) -> float | None:

@@ -9,11 +9,11 @@ from itertools import pairwise
 from typing import Any, Final
 
 from advisor.recipes.shell import commands
-from advisor.recipes.submissions import slurm_ranks
+from advisor.recipes.slurm import slurm_ranks
+from advisor.recipes.submissions import SHELLS
 from advisor.recipes.tables import tables
 from advisor.recipes.text import plain
 
-_SHELLS: Final = ("-c", "-lc", "-ec")
 _RANKS: Final = ("nproc_per_node", "num_processes", "num_gpus")
 _NODES: Final = ("nnodes", "num_nodes", "num_machines")
 _ENDS: Final = (".yaml", ".yml", ".toml", ".json")
@@ -38,7 +38,7 @@ def starts(
     asked = ranks or slurm_ranks(text)
     lines, known = commands(text, dict(given or {}))
     for words in list(lines):  # bash -c "torchrun ..."
-        inner = (word for flag, word in pairwise(words) if flag in _SHELLS)
+        inner = (word for flag, word in pairwise(words) if flag in SHELLS)
         lines += [one for word in inner for one in commands(word, known)[0]]
     return [start for words in lines if (start := _start(words, asked)) is not None]
 

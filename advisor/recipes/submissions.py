@@ -1,6 +1,6 @@
 """What is submitted to a scheduler or a cloud: the script inside, its variables, its devices.
 
-Read are SkyPilot's and dstack's tasks, Kubernetes' objects with containers, and ``#SBATCH`` lines.
+Read are SkyPilot's and dstack's tasks, and Kubernetes' objects with containers.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-_SBATCH: Final = re.compile(r"^#SBATCH\s+(.*)$", re.M)
-_SHELLS: Final = ("-c", "-lc", "-ec")
+SHELLS: Final = ("-c", "-lc", "-ec")
 
 
 # A script, the variables that it is given, and the devices that are asked for over all machines.
@@ -59,7 +58,7 @@ def _kubernetes(table: Mapping[str, Any]) -> Submitted:
         words = [str(one) for part in said if isinstance(part, list) for one in part]
         limits = _table(_table(spec.get("resources")).get("limits"))
         ranks += replicas * _whole(limits.get("nvidia.com/gpu", limits.get("amd.com/gpu")), 0)
-        is_shell = len(words) > 2 and words[1] in _SHELLS
+        is_shell = len(words) > 2 and words[1] in SHELLS
         script = "\n".join(words[2:]) if is_shell else shlex.join(words)
     return (script, {}, ranks or None)
 
@@ -86,23 +85,3 @@ def _table(value: Any) -> dict[str, Any]:
 
 def _whole(value: Any, default: int) -> int:
     return int(value) if re.fullmatch(r"\d{1,6}", str(value)) else default
-
-
-def slurm_ranks(script: str) -> int | None:
-    r"""Return the devices that a script's ``#SBATCH`` lines ask for.
-
-    >>> slurm_ranks("#SBATCH --nodes=2\n#SBATCH --gres=gpu:h100:8\n")
-    16
-    """
-    said: dict[str, str] = {}
-    for line in _SBATCH.findall(script):
-        said |= dict(re.findall(r"--([\w-]+)[= ]+(\S+)", line))
-        if match := re.match(r"-N\s*(\d+)", line):
-            said["nodes"] = match[1]
-    each = said.get("gpus-per-node") or said.get("gres", "")
-    count = re.search(r"(\d+)\s*$", each.partition("(")[0])
-    nodes = re.match(r"\d+", said.get("nodes", "1"))
-    if count is None:
-        total = re.search(r"(\d+)$", said.get("gpus", ""))
-        return int(total[1]) if total else None
-    return int(count[1]) * (int(nodes[0]) if nodes else 1)

@@ -18,7 +18,6 @@ from advisor.gate import (
     AskedMachines,
     GateVerdict,
     Submission,
-    directives,
     from_script,
     judge,
     judge_submission,
@@ -26,6 +25,7 @@ from advisor.gate import (
     read_submission,
     read_task,
 )
+from advisor.recipes import directives
 
 _KINDS: Final = ("on", "skypilot", "script")
 

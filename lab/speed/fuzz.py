@@ -128,11 +128,11 @@ def targets() -> dict[str, Target]:
     from advisor.catalogue import parse_gpus
     from advisor.catalogue.overrides import read_rules
     from advisor.gate import read_submission
-    from advisor.gate.sbatch import directives
     from advisor.jobs.describe import read_model
     from advisor.jobs.load import read_job
     from advisor.jobs.runs import read_runs
     from advisor.machines.cluster import parse_cluster, read_cluster
+    from advisor.recipes import directives
     from advisor.records import iterate_records
     from advisor.records.formats import read_runs_as
     from advisor.records.importers.job_tables import read_cluster_trace
