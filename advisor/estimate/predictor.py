@@ -40,7 +40,7 @@ from advisor.estimate.ways.programs import program_columns
 from advisor.estimate.ways.recorded_units import check_space
 from advisor.jobs import NO_LENGTH, Job, as_commonly_run, load_job
 from advisor.machines import catalogue_fleet, limited_fleet, slowed_by_baseline
-from advisor.planners.core import HOUR_S, Device, Work, transformer_parameters
+from advisor.planners.core import HOUR_S, STACKS, Device, Work, transformer_parameters
 from advisor.planners.layouts import SearchSpace
 from advisor.planners.step import Devices, is_known_by_runs, step_time, steps_s, unmeasured
 
@@ -466,17 +466,13 @@ def _as_recipes_schedule(space: SearchSpace, work: Work) -> SearchSpace:
     published runs with stages 50 of 54 on Hopper and Blackwell interleave, 4 of 842 on older cards
     (nearly all in fp16).
     """
-    model, is_unsaid = work.transformer, work.setup.stack is None
-    if (
-        not model
-        or not is_unsaid
-        or work.precision != "bf16"
-        or space.schedules != SPACE.schedules
-    ):
+    model = work.transformer
+    is_open = work.setup.stack is None and space.schedules == SPACE.schedules
+    if model is None or not is_open or work.precision != "bf16":
         return space
     if transformer_parameters(model) < _LEAST_IN_STAGES:
         return space
-    return replace(space, schedules=("1f1b", "interleaved"))
+    return replace(space, schedules=STACKS["nemo"].schedules)
 
 
 def completed(
