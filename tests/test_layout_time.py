@@ -17,7 +17,7 @@ from advisor.planners.core.arrays import (
     layer_parameters,
 )
 from advisor.planners.core.layout_case import LayoutCase, LayoutParameters
-from advisor.planners.core.nouns import Schedule
+from advisor.planners.core.setup import Schedule
 from advisor.planners.layouts.pipeline import device_order, replay_s
 from advisor.planners.layouts.time import step_times
 from advisor.planners.memory.transformers import in_flight, layer_activation_bytes

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor.planners.core.errors import PlanningError
-from advisor.planners.core.nouns import Schedule
+from advisor.planners.core.setup import Schedule
 from advisor.planners.layouts.pipeline import bubble_fraction, device_order, replay_s
 
 

@@ -67,7 +67,6 @@ from .nouns import OperatorKind as OperatorKind
 from .nouns import Operators as Operators
 from .nouns import Phase as Phase
 from .nouns import Recompute as Recompute
-from .nouns import Schedule as Schedule
 from .nouns import Work as Work
 from .setup import DEFAULT_SETUP as DEFAULT_SETUP
 from .setup import LOSSES as LOSSES
@@ -79,6 +78,7 @@ from .setup import Latent as Latent
 from .setup import Loss as Loss
 from .setup import Optimizer as Optimizer
 from .setup import Precision as Precision
+from .setup import Schedule as Schedule
 from .setup import Stack as Stack
 from .setup import StackFacts as StackFacts
 from .setup import StoredWeights as StoredWeights

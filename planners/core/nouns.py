@@ -17,7 +17,13 @@ from numpy.typing import NDArray
 
 from advisor.planners.core.arrays import Offload, concatenate, select
 from advisor.planners.core.errors import check_counts, check_not_negative, check_positive
-from advisor.planners.core.setup import DEFAULT_SETUP, Precision, TrainingSetup, Transformer
+from advisor.planners.core.setup import (
+    DEFAULT_SETUP,
+    Precision,
+    Schedule,
+    TrainingSetup,
+    Transformer,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +61,6 @@ OperatorKind = Literal[
 Phase = Literal["forward", "backward", "optimizer"]
 _WORDS: Final = frozenset({"name", "kind", "phase", "dtype"})
 Recompute = Literal["none", "selective", "full"]
-Schedule = Literal["gpipe", "1f1b", "interleaved", "zb", "dualpipe"]
 # What a device sustains, as far as it is known.
 _RATES: Final = (
     "memory_bytes_per_s", "fp32_flop_per_s", "tf32_flop_per_s", "bf16_flop_per_s",

@@ -13,6 +13,8 @@ from typing import Any, Final, Literal, cast, get_args
 
 from advisor.planners.core.errors import check_counts, check_not_negative, refused
 
+# In which order a device of a pipeline runs its passes.
+Schedule = Literal["gpipe", "1f1b", "interleaved", "zb", "dualpipe"]
 _QKVO: Final = ("query", "key", "value", "projection")
 
 
@@ -622,9 +624,9 @@ class StackFacts:
     zero_stages: tuple[int, ...] = (0, 1, 2, 3)
     always_shards: bool = False
     recomputes: tuple[str, ...] = ("none", "selective", "full")
-    schedules: tuple[str, ...] = ("1f1b",)
+    schedules: tuple[Schedule, ...] = ("1f1b",)
     # what it runs where its user asks for it; nothing where it has no stages
-    able_schedules: tuple[str, ...] = ()
+    able_schedules: tuple[Schedule, ...] = ()
     # it recomputes in full, or offloads the activations of, as many layers as its user says
     parts_layers: bool = False
     # whoever trains adapters beside weights of 8 and fewer bits keeps the rest of the model in
