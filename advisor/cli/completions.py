@@ -33,18 +33,17 @@ def _models(begun: str) -> Iterable[str]:
     return names_from(begun)
 
 
+def _of_types(column: str) -> list[str]:
+    """Return what a column of all types on offer holds."""
+    from advisor.catalogue import Catalogue
+
+    return sorted(set(getattr(Catalogue.load().types, column).tolist()) - {""})
+
+
 def _accelerators(_: str) -> Iterable[str]:
     """Return the accelerators of all types on offer, families first."""
-    from advisor.catalogue import Catalogue
-
-    names = sorted(set(Catalogue.load().types.accelerator.tolist()) - {""})
+    names = _of_types("accelerator")
     return [*(name.partition("-")[0] for name in names), *names]
-
-
-def _providers(_: str) -> Iterable[str]:
-    from advisor.catalogue import Catalogue
-
-    return sorted(set(Catalogue.load().types.provider.tolist()))
 
 
 def _regions(_: str) -> Iterable[str]:
@@ -65,12 +64,6 @@ def _targets(_: str) -> Iterable[str]:
     return TARGETS
 
 
-def _machines(_: str) -> Iterable[str]:
-    from advisor.catalogue import Catalogue
-
-    return ["here", *sorted(set(Catalogue.load().types.name.tolist()))]
-
-
 def _runs(_: str) -> Iterable[str]:
     from advisor.collectors.derive import list_runs
 
@@ -78,8 +71,8 @@ def _runs(_: str) -> Iterable[str]:
 
 
 _KNOWN: Final[Mapping[str, Callable[[str], Iterable[str]]]] = {
-    "model": _models, "gpus": _accelerators, "gpu": _accelerators, "cloud": _providers,
-    "region": _regions, "stack": _stacks, "to": _targets, "on": _machines, "run": _runs,
-    "recorded": _runs,
+    "model": _models, "gpus": _accelerators, "gpu": _accelerators,
+    "cloud": lambda _: _of_types("provider"), "region": _regions, "stack": _stacks,
+    "to": _targets, "on": lambda _: ["here", *_of_types("name")], "run": _runs, "recorded": _runs,
 }  # fmt: skip
 _LISTS: Final = frozenset({"gpus", "cloud", "region"})
