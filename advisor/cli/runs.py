@@ -332,45 +332,52 @@ def _line(rank: int, one: learned.NextTry, width: int) -> str:
 _RECORDS: Final = Path("records.jsonl.gz")
 
 
+_TOLD: Final = 8  # runs of which a line is printed
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunsImport:
-    """Read runs of another format and write them as records; bad rows are refused."""
+    """Add runs that other tools kept to the records; bad rows are refused."""
 
     # "\b" keeps a line for each format.
     settings: ClassVar[dict[str, Any]] = {
-        "help": "Read runs of another format and write them as records.\n\n\b\nFormats:\n"
+        "help": "Add runs that other tools kept to the records.\n\nThe format is told from the "
+        "file; FORMAT PATH names it.\n\n\b\nFormats:\n"
         + ";\n".join(f"{name}: {about}" for name, (_, about) in FORMATS.items())
     }
     # fmt: off
-    fmt: str = argument("Format of the runs, one of those named above.", ..., metavar="FORMAT")
+    fmt: str = argument("Format of the runs, where it is not to be told from the file.", ...,
+        metavar="[FORMAT]")
     path: Path | None = argument("File or folder to read.")
-    out: Path | None = option(f"File to write (default: {_RECORDS}).")
+    out: Path | None = option(f"File to add them to (default: {_RECORDS}).")
     machine: str | None = option("Machines that the runs ran on, if the tracker does not know: "
         "g5.xlarge or '2 x aws:g5.xlarge'.")
     price: float | None = option("Price paid for one of these machines, in USD per hour.", USD)
     # fmt: on
 
     def __call__(self) -> None:
-        if self.path is None:
-            file = "PATH" if self.fmt in FORMATS else self.fmt
-            guess = "csv" if self.fmt.endswith(".csv") else "FORMAT"
-            name = self.fmt if self.fmt in FORMATS else guess
+        path = self.path or Path(self.fmt)
+        if self.path is None and self.fmt in FORMATS and not path.exists():
             raise UsageError(
-                "runs import reads a format and a path, and one of them is missing",
-                hint=f"advisor runs import {name} {file}; formats: {', '.join(FORMATS)}",
+                "the file or folder to import is missing",
+                hint=f"advisor runs import {self.fmt} PATH, or advisor runs import PATH",
             )
-        runs = records.read_runs_as(self.fmt, self.path, _machines(self.machine, self.price))
+        fmt = records.kind_of(path) if self.path is None else self.fmt
+        runs = records.read_runs_as(fmt, path, _machines(self.machine, self.price))
         target = self.out or _RECORDS
-        records.write_records(target, runs, is_kept=self.out is None)
+        replaced = records.add_records(target, runs)
         counts = Counter(record.status for record in runs)
         told = ", ".join(f"{count} {status}" for status, count in counts.most_common())
-        typer.echo(f"{len(runs)} runs ({told}) in {target}")
+        again = f", {replaced} of them again" if replaced else ""
+        typer.echo(f"{len(runs)} runs of {fmt} ({told}) in {target}{again}")
+        typer.echo("\n".join(records.words_of(run) for run in runs[:_TOLD]))
         nameless = sum(record.configuration[0].instance_type == records.UNKNOWN for record in runs)
         if nameless:
             typer.echo(
                 f"note: the machines of {nameless} runs are unknown; add --machine g5.xlarge",
                 err=True,
             )
+        typer.echo(f"learn from them: advisor train models --data {target}", err=True)
 
 
 def _machines(machine: str | None, price: float | None) -> records.Instances | None:

@@ -1,3 +1,4 @@
+from .files import add_records as add_records
 from .files import from_row as from_row
 from .files import iterate_records as iterate_records
 from .files import read_records as read_records
@@ -6,6 +7,7 @@ from .files import to_row as to_row
 from .files import write_records as write_records
 from .formats import FORMATS as FORMATS
 from .formats import read_runs_as as read_runs_as
+from .imported import words_of as words_of
 from .importers.job_tables import ClusterTrace as ClusterTrace
 from .importers.job_tables import left_out_note as left_out_note
 from .importers.job_tables import read_cluster_trace as read_cluster_trace
@@ -14,6 +16,7 @@ from .importers.minicloud import hosts_of as hosts_of
 from .importers.node_shares import NodeShares as NodeShares
 from .importers.node_shares import published_node_shares as published_node_shares
 from .importers.node_shares import read_node_shares as read_node_shares
+from .kinds import kind_of as kind_of
 from .noted import LABEL as LABEL
 from .noted import MOST_BESIDES as MOST_BESIDES
 from .noted import left_aside as left_aside

@@ -47,16 +47,21 @@ def iterate_records(path: Path) -> Iterator[RunRecord]:
         ) from (error)
 
 
-def write_records(path: Path, records: Iterable[RunRecord], *, is_kept: bool = False) -> None:
-    """Write records, replacing the file in one step.
-
-    Raises RunError if ``is_kept`` is true and the file holds something else: nobody named it.
-    """
+def write_records(path: Path, records: Iterable[RunRecord]) -> None:
+    """Write records, replacing the file in one step."""
     data = "".join(to_line(record) for record in records).encode()
-    data = gzip.compress(data, mtime=0) if path.suffix == ".gz" else data
-    if is_kept and path.exists() and path.read_bytes() != data:
-        raise RunError(f"{path} exists", hint=f"--out {path} replaces it; or name another file")
-    atomic.write_bytes(path, data)
+    atomic.write_bytes(path, gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
+
+
+def add_records(path: Path, records: Iterable[RunRecord]) -> int:
+    """Add records to what a file holds; return how many took the place of one of their name.
+
+    Raises RunError if the file is there and holds something else.
+    """
+    kept = {one.record_id: one for one in read_records(path)} if path.exists() else {}
+    new = {one.record_id: one for one in records}
+    write_records(path, (kept | new).values())
+    return len(kept.keys() & new.keys())
 
 
 def to_line(record: RunRecord) -> str:

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from advisor.records.nouns import Instances, RunRecord
 
 _PUBLISHED: Final = "advisor.lab.data.public_runs:read_"  # tables that the laboratory reads
-_TRACKER: Final = "advisor.records.importers.trackers:read_"
+_READERS: Final = "advisor.records.importers."
+_TRACKER: Final = f"{_READERS}trackers:read_"
 # Format -> (module and its function from a path to a list of RunRecord, what it is): imported when
 # it is asked for.
 FORMATS: Final[dict[str, tuple[str, str]]] = {
@@ -50,11 +51,21 @@ FORMATS: Final[dict[str, tuple[str, str]]] = {
     "tensorboard": (
         f"{_TRACKER}tensorboard", "TensorBoard: folders of event files, one run per folder",
     ),
-    "csv": (f"{_TRACKER}table", "a CSV table of your own with a column time_s, one run per row"),
+    "trace": (f"{_READERS}profilers:read_trace", "torch.profiler: a Chrome trace, .json or .gz"),
+    "nsys": (f"{_READERS}profilers:read_nsys", "Nsight Systems: what nsys stats prints, or CSV"),
+    "nvidia-smi": (
+        f"{_READERS}gauges:read_nvidia_smi", "nvidia-smi dmon, or --query-gpu in CSV",
+    ),
+    "pidstat": (f"{_READERS}gauges:read_pidstat", "sysstat's pidstat -r -u -d"),
+    "log": (f"{_READERS}training_log:read_log", "a training log that says what steps took"),
+    "csv": (f"{_TRACKER}table", "a CSV table with a column time_s, one run per row; or W&B's table of runs"),
 }  # fmt: skip
 # Formats of trackers: they know little of machines and nothing of prices, so that a user may say
 # them. Their functions take ``machines`` too.
-TRACKERS: Final = frozenset({"huggingface", "wandb", "mlflow", "tensorboard", "csv"})
+TRACKERS: Final = frozenset(
+    {"huggingface", "wandb", "mlflow", "tensorboard", "csv", "trace", "nsys", "nvidia-smi",
+     "pidstat", "log"}
+)  # fmt: skip
 
 
 def read_runs_as(name: str, path: Path, machines: Instances | None = None) -> list[RunRecord]:

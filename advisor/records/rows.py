@@ -80,16 +80,17 @@ def located(path: Path, row: int) -> Iterator[None]:
         raise RunError(f"{path}: row {row}: {error}", hint=error.hint) from error
 
 
-def read_rows(path: Path, columns: Collection[str]) -> list[Row]:
-    """Read a comma-separated file that must have ``columns``.
+def read_rows(path: Path, columns: Collection[str], *others: Collection[str]) -> list[Row]:
+    """Read a comma-separated file that must have ``columns``, or one of the ``others``.
 
     Raises RunError if it cannot be read, or a column is missing.
     """
     try:
         with path.open(newline="", encoding="utf-8-sig") as lines:
             reader = bounded.csv_tables(lines)
-            missing = sorted(set(columns) - set(reader.fieldnames or ()))
-            if missing:
+            present = set(reader.fieldnames or ())
+            missing = sorted(set(columns) - present)
+            if missing and not any(present >= set(other) for other in others):
                 names = " ".join(", ".join(reader.fieldnames or ()).split())
                 found = names[:200] or "an empty file"
                 raise RunError(

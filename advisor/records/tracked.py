@@ -8,7 +8,9 @@ with the command that installs it.
 
 from __future__ import annotations
 
+import gzip
 import importlib
+import zlib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +19,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from advisor.collectors import bounded
 from advisor.errors import RunError, pip_hint
 from advisor.records.nouns import (
     Fact,
@@ -26,6 +29,7 @@ from advisor.records.nouns import (
     Role,
     RunRecord,
     Status,
+    TimeKind,
 )
 
 Floats = NDArray[np.float64]
@@ -112,6 +116,20 @@ def library(name: str) -> Any:
         ) from error
 
 
+def opened(path: Path) -> str:
+    """Return the text of a file, unpacked where it is packed, within ``bounded``'s size.
+
+    Raises RunError if it cannot be read, or is larger.
+    """
+    try:
+        with path.open("rb") as raw, gzip.open(raw) if path.suffix == ".gz" else raw as file:
+            return bounded.read_bytes(file).decode("utf-8-sig", errors="replace")
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise RunError(
+            f"cannot read {path}: {error}", hint="name a file of fewer steps"
+        ) from error
+
+
 def positive(value: object, path: Path, column: str) -> float:
     """Return a positive finite number.
 
@@ -188,6 +206,7 @@ def run_record(
     *, source: str, run_id: str, family: str, settings: Mapping[str, object], machines: Instances,
     time_s: float | None, status: Status, series: ResourceSeries | None = None,
     facts: Mapping[str, Fact] | None = None, cost_usd: float | None = None,
+    time_kind: TimeKind = "job",
 ) -> RunRecord:  # fmt: skip
     """Return the record of a tracked run: its job goes by program and settings.
 
@@ -196,7 +215,7 @@ def run_record(
     known = job_facts(settings)
     name = "-".join([family, *(f"{k}{v:g}" for k, v in sorted(known.items()) if k != "steps")])
     price = machines.price_usd_per_h
-    if cost_usd is None and price is not None and time_s is not None:
+    if time_kind == "job" and cost_usd is None and price is not None and time_s is not None:
         cost_usd = price * machines.count * time_s / 3600.0
     return RunRecord(
         record_id=f"{source}/{run_id}",
@@ -204,7 +223,7 @@ def run_record(
         job=JobFacts(job_id=name, family=family, facts=known),
         configuration=(machines,),
         time_s=time_s,
-        time_kind="job",
+        time_kind=time_kind,
         cost_usd=cost_usd,
         status=status,
         series=(series,) if series is not None and series.readings else (),

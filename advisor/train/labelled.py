@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -11,15 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor import data
-from advisor.collectors import bounded
 from advisor.collectors.derive import local_folders
 from advisor.errors import RunError, UsageError
-from advisor.jobs import FILE_NAME, file_in
-from advisor.records import RunRecord, left_aside, note_table, read_runs_as, to_line
-from advisor.train.thread_physics import _COLLECTED, with_device_physics
+from advisor.jobs import file_in
+from advisor.records import RunRecord, kind_of, left_aside, note_table, read_runs_as, to_line
+from advisor.train.thread_physics import with_device_physics
 
 AUTO: Final = "auto"
-_PACKED: Final = ("runs.jsonl.gz", "runs.jsonl")  # of such a folder
 
 
 def default_paths() -> list[Path]:
@@ -89,22 +86,5 @@ def run_files(path: Path) -> list[Path]:
 
 
 def _format(path: Path, fmt: str) -> str:
-    """Return the format that is meant: collected runs name their schema in every row."""
-    if fmt != AUTO:
-        return fmt
-    if path.name == FILE_NAME:
-        return "journal"
-    file = path
-    if path.is_dir():
-        file = next((path / n for n in _PACKED if (path / n).is_file()), path)
-    if not file.is_file():
-        return "records"
-    try:
-        with (
-            gzip.open(file, "rt") if file.suffix == ".gz" else file.open(encoding="utf-8") as rows
-        ):
-            first = bounded.parse_json(rows.readline())
-    except (OSError, EOFError, ValueError):
-        return "records"  # its reader says what is wrong with it
-    is_collected = isinstance(first, dict) and str(first.get("schema")).startswith(_COLLECTED)
-    return _COLLECTED if is_collected else "records"
+    """Return the format that is meant: named, or told by what is there."""
+    return kind_of(path) if fmt == AUTO else fmt

@@ -285,15 +285,35 @@ _OWN: Final = frozenset(
 )
 
 
+# Columns of W&B's table of runs -> ours; those that are no settings of the job.
+_RUNTIME: Final = "Runtime"
+_OF_TABLE: Final = {"Name": "run", "State": "status", _RUNTIME: "time_s", "Group": "program"}
+_NO_SETTINGS: Final = frozenset({"Notes", "User", "Tags", "Created", "Sweep", "Updated",
+                                 "End Time", "ID", "Hostname", "Description"})  # fmt: skip
+
+
 def read_table(path: Path, machines: Instances | None = None) -> list[RunRecord]:
     """Read a table; ``machines`` made the runs whose row names none.
 
     Raises RunError naming file, row and column of a bad value.
     """
     repeats = Repeats()
-    return located_records(
-        read_rows(path, ["time_s"]), lambda row: _table_record(row, machines, repeats)
-    )
+    rows = map(_as_own, read_rows(path, ["time_s"], [_RUNTIME]))
+    return located_records(rows, lambda row: _table_record(row, machines, repeats))
+
+
+def _as_own(row: Row) -> Row:
+    """Return a row of the table that W&B's page exports under our names; others as they are.
+
+    Its columns are the fields shown: ``Name``, ``State``, ``Runtime`` [s], the settings, and what
+    the run logged last.
+    """
+    if _RUNTIME not in row.cells or "time_s" in row.cells:
+        return row
+    cells = {_OF_TABLE.get(name, name): cell for name, cell in row.cells.items()
+             if name not in _NO_SETTINGS}  # fmt: skip
+    cells["status"] = _WANDB_STATES.get(cells.get("status", "").lower(), "failed")
+    return replace(row, cells=cells)
 
 
 def _table_record(row: Row, said: Instances | None, repeats: Repeats) -> RunRecord:

@@ -1,0 +1,92 @@
+"""What kind of runs a file or folder holds, told by its name and how it begins.
+
+Of a file the first kilobytes are looked at, and of a folder the names of what is in it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from pathlib import Path
+from typing import Final
+
+from advisor.errors import UsageError
+
+_LOOKED_AT_BYTES: Final = 65_536
+# Format -> what lies in a folder of such runs. Of two that match the first is meant: the folder
+# of a Trainer may hold event files too.
+_IN_FOLDERS: Final = {
+    "journal": ("journal.jsonl",),
+    "huggingface": ("**/trainer_state.json",),
+    "wandb": ("**/*.wandb", "**/wandb-summary.json"),
+    "mlflow": ("mlflow.db", "**/meta.yaml"),
+    "tensorboard": ("**/*tfevents*",),
+    "hivemind": ("experiments*",),
+    "profet": ("anchor_*.parquet",),
+}
+# Format -> what its file is called.
+_CALLED: Final = {
+    "journal": r"journal\.jsonl",
+    "wandb": r".*\.wandb|wandb-summary\.json",
+    "huggingface": r"trainer_state\.json",
+    "tensorboard": r".*tfevents.*",
+    "profet": r"anchor_.*\.parquet",
+    "trainpred": r"nvidiasmi_devicequery_all\.csv",
+    "ibm": r"multi-cloud-configuration\.csv",
+    "trimtuner": r"(cnn|rnn)\.csv",
+    "coastline": r"run_database\.csv",
+    "gpu-power": r"mfu_aggregated_per_config_.*\.csv",
+}
+# Format -> what stands where its file begins; a table that is none of these is one's own.
+_BEGINS: Final = {
+    "mlflow": r"\ASQLite format 3\0",
+    "minicloud": r'\A[^\n]*"schema":\s*"minicloud',
+    "records": r'\A\{[^\n]*"(record_id|schema_version)"',
+    "trace": r'\A\s*[\[{][\s\S]*?"(traceEvents|deviceProperties|ph)"\s*:',
+    "nsys": r"(?m)^\W*Time ?\(%\).*Total Time",
+    "nvidia-smi": r"\A#.*\b(sm|pwr)\b|\A[^\n]*\b(utilization\.gpu|power\.draw|memory\.used)",
+    "pidstat": r"(?m)^.*\bPID\b.*(%usr|RSS|kB_rd/s)",
+}
+
+
+def kind_of(path: Path) -> str:
+    """Return the name of the format in which a file or folder holds runs (``FORMATS``).
+
+    A folder of JSON lines, and what is not there, are ``records``: their reader says what is
+    wrong. Raises UsageError if a file is none that is known.
+    """
+    if path.is_dir():
+        packed = (path / "runs.jsonl.gz", path / "runs.jsonl")
+        if file := next((one for one in packed if one.is_file()), None):
+            return kind_of(file)
+        holds = (n for n, names in _IN_FOLDERS.items() if any(any(path.glob(g)) for g in names))
+        return next(holds, "records")
+    if not path.exists():
+        return "records"
+    called = (name for name, pattern in _CALLED.items() if re.fullmatch(pattern, path.name))
+    if kind := next(called, None):
+        return kind
+    beginning = _beginning(path)
+    begins = (name for name, pattern in _BEGINS.items() if re.search(pattern, beginning))
+    if kind := next(begins, None):
+        return kind
+    if ".jsonl" in path.suffixes:
+        return "records"
+    if path.suffix == ".csv":
+        return "csv"
+    if not beginning.strip() or "\0" in beginning:
+        raise UsageError(
+            f"nothing that a run leaves is known in {path}",
+            hint="name its format: advisor runs import FORMAT PATH; advisor runs import --help",
+        )
+    return "log"
+
+
+def _beginning(path: Path) -> str:
+    """Return the beginning of a file, unpacked; of what cannot be read, nothing."""
+    try:
+        with path.open("rb") as raw, gzip.open(raw) if path.suffix == ".gz" else raw as file:
+            return file.read(_LOOKED_AT_BYTES).decode(errors="replace").removeprefix("\ufeff")
+    except (OSError, EOFError, zlib.error):
+        return ""
