@@ -58,7 +58,7 @@ FORMATS: Final[dict[str, tuple[str, str]]] = {
     ),
     "pidstat": (f"{_READERS}gauges:read_pidstat", "sysstat's pidstat -r -u -d"),
     "log": (f"{_READERS}training_log:read_log", "a training log that says what steps took"),
-    "csv": (f"{_TRACKER}table", "a CSV table with a column time_s, one run per row; or W&B's table of runs"),
+    "csv": (f"{_TRACKER}table", "a CSV table with a column time_s, or W&B's; one run per row"),
 }  # fmt: skip
 # Formats of trackers: they know little of machines and nothing of prices, so that a user may say
 # them. Their functions take ``machines`` too.

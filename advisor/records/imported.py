@@ -9,6 +9,7 @@ from advisor.records.nouns import RunRecord
 
 _KERNELS: Final = "_kernel_fraction"
 _MEMORY: Final = ("gpu_memory_bytes", "memory_bytes")
+_PEAKS: Final = ("gpu_memory_peak_bytes", "memory_peak_bytes")
 
 
 def words_of(run: RunRecord) -> str:
@@ -42,7 +43,8 @@ def words_of(run: RunRecord) -> str:
     }
     said = "; ".join(f"{name} {text}" for name, text in parts.items() if text)
     unsaid = ", ".join(name for name, text in parts.items() if not text)
-    took = "" if run.time_kind == "step" or run.time_s is None else f"{seconds_text(run.time_s)}; "
+    is_step = run.time_kind == "step" or run.time_s is None
+    took = "" if is_step else f"{seconds_text(run.time_s or 0.0)}; "
     name = run.record_id.partition("/")[2]
     return f"  {name}: {took}{said or 'its time alone'}" + (
         f" (not said: {unsaid})" if unsaid else ""

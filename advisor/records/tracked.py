@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -122,8 +122,8 @@ def opened(path: Path) -> str:
     Raises RunError if it cannot be read, or is larger.
     """
     try:
-        with path.open("rb") as raw, gzip.open(raw) if path.suffix == ".gz" else raw as file:
-            return bounded.read_bytes(file).decode("utf-8-sig", errors="replace")
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            return bounded.read_bytes(cast("IO[bytes]", file)).decode("utf-8-sig", "replace")
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise RunError(
             f"cannot read {path}: {error}", hint="name a file of fewer steps"

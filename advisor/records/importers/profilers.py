@@ -190,4 +190,6 @@ def _table_rows(path: Path) -> Iterator[dict[str, str]]:
         if any(cell.startswith("Time (%)") or cell == "Time(%)" for cell in cells):
             names = cells
         elif names and len(cells) >= len(names):
-            yield dict(zip(names, (c if is_csv else c.replace(",", "") for c in cells)))
+            yield dict(
+                zip(names, (c if is_csv else c.replace(",", "") for c in cells), strict=False)
+            )

@@ -20,8 +20,8 @@ from advisor.records.nouns import Fact, Instances, RunRecord
 from advisor.records.tracked import UNKNOWN, known_machines, opened, run_record
 
 _N: Final = r"([\d,]*\.?\d+(?:e[-+]?\d+)?)"
-_UNITS: Final = {"": 1.0, "s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": 1e-3, "us": 1e-6, "k": 1e3,
-                 "m": 1e6, "mb": 2.0**20, "mib": 2.0**20, "gb": 2.0**30, "gib": 2.0**30}  # fmt: skip
+_UNITS: Final = {"": 1.0, "s": 1.0, "ms": 1e-3, "k": 1e3, "mb": 2.0**20, "mib": 2.0**20,
+                 "gb": 2.0**30, "gib": 2.0**30}  # fmt: skip
 # (what a line says, pattern of a number and its unit, unit where it names none). Per fact the
 # first pattern that a log matches anywhere is read; a bar's rate is of the whole time so far.
 _SAID: Final = (
@@ -30,7 +30,7 @@ _SAID: Final = (
     ("step_s", rf"\biter \d+: loss [^,]+, time {_N} ?(ms|s)", ""),
     ("step_s", rf"\biter time: {_N} ?(ms|s)", ""),
     ("step_s", rf"\bTime:? +{_N}s?,? *[\d.,]*/?s? *\( *{_N}(s?)", ""),
-    ("step_s", rf"\btime: {_N}(s?)\b.*\bdata(?:_time)?: ", ""),
+    ("step_s", rf"\btime: (?:[\d.]+ \()?{_N}(s?)\)?.*\bdata(?:_time)?: ", ""),
     ("step_s", rf"\b(?:step|iteration)[ _]time(?:[ _]?\(?(ms|s)\)?)?[ :=]+{_N} ?(ms|s)?", ""),
     ("step_s", rf"{_N} ?(ms|s)/(?:step|it|iter|batch)\b", ""),
     ("steps_per_s", rf"{_N} ?(?:it|step|steps|iter)/s", ""),
