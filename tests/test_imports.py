@@ -76,10 +76,8 @@ def imported(folder: Path, name: str, text: str | bytes, *, machine: str = "") -
     """Import a file by the command alone, and return all that the records then hold."""
     file, out = folder / name, folder / "records.jsonl"
     file.write_bytes(text.encode() if isinstance(text, str) else text)
-    said = f"--machine {shlex.quote(machine)}" if machine else ""
-    result = runner.invoke(
-        app, ["runs", "import", str(file), "--out", str(out), *shlex.split(said)]
-    )
+    said = ["--machine", machine] if machine else []
+    result = runner.invoke(app, ["runs", "import", str(file), "--out", str(out), *said])
     assert result.exit_code == 0, result.output
     return read_records(out)
 
