@@ -208,6 +208,9 @@ class Answer(Recorded):
     # new account has to ask its provider for; both 0 where nothing is rented or ranked [h]
     effort_h: float = 0.0
     request_h: float = 0.0
+    # by which the best value judges its cost for want of a dated price or a launcher (``lacks``);
+    # 1 where nothing is wanting
+    doubt: float = 1.0
     # machines that the model cannot tell apart from these, nearest first
     alternatives: tuple[Alternative, ...] = ()
     # the numbers that the estimate rests on, and where each is from, where asked for

@@ -29,6 +29,7 @@ PICKS: Final[Mapping[str, str]] = {
     "cheapest": "cheapest",
     "fastest": "fastest worth its money",
     "within_deadline": "cheapest within the deadline",
+    "dated": "best value at a price with a day",
 }
 
 

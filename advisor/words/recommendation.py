@@ -215,6 +215,7 @@ _ROWS: Final = 5
 _SHORT: Final = {
     "best_value": ("best value", "best"), "fastest": ("in a hurry", "hurry"),
     "cheapest": ("cheapest", "cheapest"), "within_deadline": ("in time", "in time"),
+    "dated": ("dated price", "dated"),
 }  # fmt: skip
 _STAR: Final = "*"  # behind machines that are like nothing that was measured
 _LABEL: Final = 9
