@@ -108,7 +108,9 @@ def launched_by(provider: str, machines: int = 1) -> tuple[str, ...]:
     named = [target for owner, target in _launchers() if owner == provider]
     rows = {one: launcher_of(one, provider) for one in (*named, *provider_of(provider).exports)}
     return tuple(
-        one for one, row in rows.items() if row and machines <= float(row["most_machines"] or "inf")
+        one
+        for one, row in rows.items()
+        if row and machines <= float(row["most_machines"] or "inf")
     )
 
 

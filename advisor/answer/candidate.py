@@ -158,6 +158,7 @@ class Answer(Recorded):
     bills: tuple[Bill, ...] = ()
     devices: int = 1  # that compute, in all groups
     layout: Layout  # of the ranks, or of the first group's
+    framework: str = ""  # that runs the layout: ``"DDP"``; empty where nothing special is needed
     # layouts, memory_gib_by_group: by the groups' names where machines were given, each group's
     # layout (none where ranks are not equal) and the fullest device [GiB]
     layouts: Mapping[str, Layout] = field(default_factory=dict)

@@ -8,8 +8,8 @@ source says.
 from __future__ import annotations
 
 import re
-from fnmatch import translate
 from dataclasses import replace
+from fnmatch import translate
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -79,7 +79,9 @@ def with_standing(types: TypeColumns, offers: Offers) -> Offers:
     for pricing in np.unique(offers.pricing).tolist():
         rows = np.flatnonzero(offers.pricing == pricing)
         source = offers.provenance_index[rows]
-        is_dated[rows] = np.array([one.day_of(pricing) != "" for one in offers.provenances])[source]
+        is_dated[rows] = np.array([one.day_of(pricing) != "" for one in offers.provenances])[
+            source
+        ]
         is_sure[rows] = np.array([one.is_sure(pricing) for one in offers.provenances])[source]
     return replace(
         offers, most_at_once=rented_at_once(types, offers), is_dated=is_dated, is_sure=is_sure,

@@ -463,7 +463,8 @@ def _show(question: Question, record: Mapping[str, Any], *, full: bool) -> None:
     from advisor.cli.program import TYPED
 
     console = Console(highlight=False, soft_wrap=True)
-    words.show_recommendation(record, console, full=full, command=TYPED.get())
+    export = ask.command_words(question.to_record(), "export")
+    words.show_recommendation(record, console, full=full, command=TYPED.get(), export=export)
     if (own := record.get("own_cluster")) is not None:
         report.show_simulation(own, Console())
     if question.constraints.with_probes:

@@ -29,6 +29,7 @@ from advisor.estimate import (
 )
 from advisor.jobs import Job, script_notes, stack_notes
 from advisor.planners.core import select
+from advisor.planners.layouts import framework_words
 from advisor.quantities import hours_text, percent_text, usd_text
 from advisor.rank.front import CONFIDENCE, apart, distinct, near_any, pareto_front, spread_out
 from advisor.rank.probes import advise
@@ -55,6 +56,7 @@ class Listed:
     ) -> None:  # fmt: skip
         self.job, self.request, self.predictor = job, request, predictor
         self.renting, self.gain = Renting.of(request), request.least_gain_fraction
+        self.work = commonly_run(job, request.space).work
         wanted = request.offer_filter()
         self.offers = predictor.catalogue.select(wanted)
         asked = AskedRows(
@@ -300,7 +302,7 @@ class Listed:
         work_h = float(self.renting.work_h(self.rows.machines[row]))
         return replace(
             one, effort_h=work_h, request_h=float(self.request_h[row]),
-            doubt=float(self.doubt[row]),
+            doubt=float(self.doubt[row]), framework=framework_words(self.work, one.layout),
         )  # fmt: skip
 
     def _alternatives(self, row: int) -> tuple[Alternative, ...]:
@@ -383,7 +385,7 @@ class Listed:
             for one in front or nearest
         ]
         notes = [*self.job.notes, *script_notes(self.job, on)]
-        notes += stack_notes(commonly_run(self.job, self.request.space).work)
+        notes += stack_notes(self.work)
         learned, is_learned = self.predictor.learned, self.columns.is_learned
         if is_learned is not None and learned is not None:
             covered = len(np.unique(self.columns.type_index[is_learned]))

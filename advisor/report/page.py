@@ -73,9 +73,10 @@ from advisor.words import (
     part_words,
     picked_as_words,
     place_words,
-    price_words,
     prices_words,
     saving_words,
+    standing_words,
+    target_of,
     waits_words,
 )
 
@@ -383,7 +384,8 @@ def candidate_words(one: Record, picked_as: str = "") -> dict[str, Any]:
         if one["cost_usd"]["high"] == 0
         else list(usd_interval(one["cost_usd"])),
         "step": list(seconds_interval(one["step_time_s"])),
-        "price": price_words(parts),
+        "price": standing_words(one),
+        "target": target_of(one),
         "throughput": f"{digits(one['throughput_samples_per_s']['value'])} samples/s",
         "memory": memory_words(one),
         "limited_by": waits_words(one["bottleneck"]),

@@ -215,7 +215,7 @@ _ROWS: Final = 5
 _SHORT: Final = {
     "best_value": ("best value", "best"), "fastest": ("in a hurry", "hurry"),
     "cheapest": ("cheapest", "cheapest"), "within_deadline": ("in time", "in time"),
-    "dated": ("dated price", "dated"),
+    "dated": ("dated", "dated"),
 }  # fmt: skip
 _STAR: Final = "*"  # behind machines that are like nothing that was measured
 _LABEL: Final = 9
@@ -227,16 +227,18 @@ _DOUBTS: Final = ("error", "unmeasured", "extrapolating")
 
 
 def show_recommendation(
-    record: Record, console: Console, *, full: bool = False, command: Sequence[str] = ()
-) -> None:
+    record: Record, console: Console, *, full: bool = False, command: Sequence[str] = (),
+    export: Sequence[str] = (),
+) -> None:  # fmt: skip
     """Print the list, or the nearest misses where nothing satisfies the constraints.
 
     ``record`` is that of ``advisor recommend --json``; ``full`` shows every row, not only what
-    fits on a screen; ``command``: the words that asked, to which more can be added.
+    fits on a screen; ``command``: the words that asked, to which more can be added; ``export``:
+    those that export the best value of the same question.
     """
     lines = text(
         record, width=console.width, most=None if full else SCREEN_LINES, command=command,
-        is_screen=console.is_terminal,
+        is_screen=console.is_terminal, export=export,
     )  # fmt: skip
     styled = [Text(line, style="bold" if is_choice else "") for line, is_choice in lines]
     console.print(Group(*styled))
@@ -244,7 +246,7 @@ def show_recommendation(
 
 def text(
     record: Record, *, width: int = 80, most: int | None = SCREEN_LINES,
-    command: Sequence[str] = (), is_screen: bool = True,
+    command: Sequence[str] = (), is_screen: bool = True, export: Sequence[str] = (),
 ) -> list[tuple[str, bool]]:  # fmt: skip
     """Return the lines, and whether each is the choice itself.
 
@@ -259,7 +261,9 @@ def text(
     head += _choice(record, width)
     table = _table(record, shown, width, is_full=is_full)
     every = [*shown, record["here"]][: max(len(table) - 1, 0)]
-    asked = partial(_named, record, width, command, is_full=is_full, is_screen=is_screen)
+    asked = partial(
+        _named, record, width, command, is_full=is_full, is_screen=is_screen, export=export
+    )
     named = asked(every)
     room = math.inf if most is None else most - len(head) - (2 if table else 0)
     places = _first(record, shown, " ".join(line for line, _ in head), len(every))
@@ -269,7 +273,7 @@ def text(
         # What it points to is in the table.
         more = [p for p in _told(shown, " ".join(lines)) if p not in places]
         size = len(lines) + sum(len(table[p + 1]) for p in more) + (not kept)
-        if lines and (order <= _ALWAYS or used + size <= room):
+        if lines and (order <= _ALWAYS or not is_screen or used + size <= room):
             kept.append(number)
             places += more
             used += size
@@ -344,7 +348,8 @@ def _choice(record: Record, width: int) -> list[tuple[str, bool]]:
 
 
 # What one line of the table says: texts (rank, what the row is picked as, machines, provider,
-# region), numbers (time, its range, cost, its range, USD an hour), and what is particular.
+# region), numbers (time, its range, cost, its range, USD an hour, what rents it, day of the
+# price), and what is particular.
 _Cells = tuple[tuple[str, ...], tuple[str, ...], str]
 
 
@@ -367,7 +372,8 @@ def _table(
     share = percent_text(every[0]["cost_usd"]["coverage"])
     title = (
         ("", "", "GPUs" if by_gpu else "machines", "where", ""),
-        ("time", f"({share})", "cost", f"({share})", "$/GPU-h" if by_gpu else "$/h"), "",
+        ("time", f"({share})", "cost", f"({share})", "$/GPU-h" if by_gpu else "$/h", "launch",
+         "price of"), "",
     )  # fmt: skip
     return _aligned([title, *cells], width, is_full=is_full)
 
@@ -414,7 +420,9 @@ def _cells(
         "" if own else ", ".join(where), "" if own else " + ".join(regions),
     )  # fmt: skip
     rate = digits(usd_per_h) if usd_per_h else ""
-    numbers = (time, _brief(times), cost, _brief(costs), rate)
+    days = sorted(str(part.get("price_as_of") or "no day") for part in parts)
+    rented = ("", "") if own else (next(iter(pieces.launchers(one)), "by hand"), days[-1])
+    numbers = (time, _brief(times), cost, _brief(costs), rate, *rented)
     return texts, numbers, _particular(one, names_wait=names_wait)
 
 
@@ -447,12 +455,13 @@ def _brief(bounds: str) -> str:
 def _aligned(cells: list[_Cells], width: int, *, is_full: bool) -> list[list[str]]:
     """Return the lines of each, in columns.
 
-    The region gives way first, then the hourly price, then texts go below.
+    The region gives way first, then the day and what rents it, then the hourly price, then texts
+    go below.
     """
     every_text, every_number, particular = zip(*cells, strict=True)
-    for kept, shown in ((5, 5), (4, 5), (4, 4), (2, 5), (1, 5), (1, 4)):
+    for kept, shown in ((5, 7), (4, 7), (4, 6), (4, 5), (4, 4), (2, 5), (1, 5), (1, 4)):
         left = _columns([texts[:kept] for texts in every_text], "<" * kept, (0, 1, 1, 1, 1))
-        right = _columns([one[:shown] for one in every_number], "><><>", (0, 1, 2, 1, 2))
+        right = _columns([one[:shown] for one in every_number], "><><><<", (0, 1, 2, 1, 2, 2, 2))
         if len(left[0]) + _BETWEEN + len(right[0]) <= width:
             break
     found = []
@@ -525,7 +534,7 @@ _ALWAYS: Final = 1
 
 def _named(
     record: Record, width: int, command: Sequence[str], rows: Sequence[Record], *, is_full: bool,
-    is_screen: bool,
+    is_screen: bool, export: Sequence[str] = (),
 ) -> list[_Named]:  # fmt: skip
     """Return what has to be known besides the table, in the order in which it is printed.
 
@@ -542,7 +551,7 @@ def _named(
     is_starred = any(one["extrapolating"] for one in rows)
     star = "like nothing we measured, so the range is wider" if is_starred else ""
     return [
-        _line(1, "Fits", "" if pick is None else _fits(pick), width),
+        _line(1, "Fits", "" if pick is None else _fits(pick, record["job"]), width),
         _line(1, "Sure?", doubts, width),
         *(
             _line(
@@ -556,6 +565,7 @@ def _named(
         _line(2, "Prices", _prices(pick, rows), width),
         _line(8, "Compared", _compared(record), width),
         (_ALWAYS, _rejections(record, width)),
+        (4 if is_screen else 1, [] if pick is None else _export(pick, rows, export, width)),
         (5 if is_screen else 1, _more(record, pieces.listed(record), command, width)),
     ]
 
@@ -570,11 +580,17 @@ def _line(order: int, name: str, said: str, width: int, most: int | None = None)
     return order, lines
 
 
-def _fits(pick: Record) -> str:
-    """Say what the pick needs of its memory, and how the job is laid out on it."""
-    needed = pieces.memory_words(pick)
-    has_gpu = pick["device_memory_gib"] is not None
-    return f"{needed}; {pieces.layout_words(pick['layout'])}" if has_gpu else needed
+def _fits(pick: Record, job: Record) -> str:
+    """Say what the pick needs of its memory, how the job is laid out on it, and what runs that."""
+    needed, layout = pieces.memory_words(pick), pick["layout"]
+    if pick["device_memory_gib"] is None:
+        return needed
+    run = f" ({pick['framework']} runs it)" if pick.get("framework") else ""
+    batch, ranks = job.get("global_batch"), pick["devices"]
+    split = layout["tp"] * layout["cp"] > 1 and layout["pp"] == layout["ep"] == 1
+    is_odd = f"; a batch of {batch} does not divide over {ranks} GPUs"
+    odd = is_odd if split and batch and batch % ranks else ""
+    return f"{needed}; {pieces.layout_words(layout)}{run}{odd}"
 
 
 def _shared(record: Record, rows: list[Record]) -> str:
@@ -589,12 +605,30 @@ def _shared(record: Record, rows: list[Record]) -> str:
 
 
 def _prices(pick: Record | None, rows: Sequence[Record]) -> str:
-    """Say of which day the pick's price is, and those of the rows shown."""
-    own = "" if pick is None else pieces.price_words(pick["configuration"])
+    """Say of which day the pick's price is and who rents it, and the days of the rows shown."""
+    own = "" if pick is None else pieces.standing_words(pick)
     days = pieces.prices_words(rows)
-    if own.removeprefix("price ") == days.removeprefix("prices "):
+    if own.partition(",")[0].removeprefix("price ") == days.removeprefix("prices "):
         return own
     return "; ".join(filter(None, (own, f"shown are {days}" if days else "")))
+
+
+def _export(
+    pick: Record, rows: Sequence[Record], export: Sequence[str], width: int
+) -> list[str]:  # fmt: skip
+    """Return how the pick is handed over, and which rows of the table nothing rents."""
+    target = pieces.target_of(pick)
+    if not (export and target):
+        return []
+    rank = [str(pick["rank"])] if pick["rank"] else []
+    words = [*export[:2], *rank, "--to", target, *export[2:]]
+    first, *rest = pieces.pasteable(words, width - _LABEL + 2)
+    lines = [f"{'Export':<{_LABEL}}{first.strip()}", *(f"{'':{_LABEL - 2}}{x}" for x in rest)]
+    by_hand = [one["rank"] or 0 for one in rows if pieces.target_of(one) == pieces.BY_HAND]
+    rented = _listed([str(one) for one in sorted(by_hand)])
+    row_word = "row" if len(by_hand) == 1 else "rows"
+    said = f"no launcher rents {row_word} {rented}: --to {pieces.BY_HAND}" if by_hand else ""
+    return lines + wrapped(said, width, indent=" " * _LABEL, first=" " * _LABEL)
 
 
 def _rejections(record: Record, width: int) -> list[str]:
