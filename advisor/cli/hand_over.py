@@ -168,8 +168,8 @@ class Export(Printed):
     question: Question = asked(JOB, CONSTRAINTS, PRICES, LAYOUT, SETUP)
     row: int | None = argument("Row (default: the best value).", metavar="N")
     to: str | None = option("Tool to write for: skypilot, dstack, kubernetes, kubeflow, "
-        "sagemaker, vertex, azureml, slurm, torchrun, accelerate, deepspeed or megatron (default: "
-        "the first that rents the row).", metavar="TARGET")
+        "sagemaker, vertex, azureml, slurm, torchrun, accelerate, deepspeed or megatron. By "
+        "default: the first that rents the row.", metavar="TARGET")
     output: str | None = option("File or FOLDER/ to write (default, and for -: print the file).",
         flags="-o --output", metavar="PATH")
     force: bool = option("Overwrite files that are no earlier export.", default=False)

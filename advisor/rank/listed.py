@@ -213,7 +213,12 @@ class Listed:
         return np.array(list(dict.fromkeys([*found.values(), *sure.tolist()])), dtype=np.int64)
 
     def _beside(self, best: int, places: Integers) -> dict[str, int]:
-        """Return what would be the best value if nothing were doubted, and of dated prices."""
+        """Return what would be the best value if nothing were doubted, and of dated prices.
+
+        A gain of 0 doubts nothing: the front stands alone.
+        """
+        if self.gain <= 0:
+            return {}
         found = {"undoubted": int(places[self.renting.best("best_value", *self._judged(places))])}
         equal = places[~self.rows.is_mixed(places)]
         dated = equal[self.offers.is_dated[self.rows.offer[equal]]]

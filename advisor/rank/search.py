@@ -350,7 +350,8 @@ class _EqualSearch(_Bounded):
     def look_at_dated(self) -> None:
         """Search what promises most at prices of a known day, where others beat it unseen."""
         offers, asked = self.asked.offers, self.asked
-        if asked.for_best_value or offers.is_dated.all():
+        is_alone = asked.for_best_value or asked.request.least_gain_fraction <= 0
+        if is_alone or offers.is_dated.all():
             return
         is_dated = offers.is_dated & (offers.pricing == "on-demand")
         price, _ = asked.cheapest(is_dated, self.most_usd_per_h, self.usd_per_h)

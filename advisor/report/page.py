@@ -73,6 +73,7 @@ from advisor.words import (
     part_words,
     picked_as_words,
     place_words,
+    price_words,
     prices_words,
     saving_words,
     standing_words,
@@ -384,7 +385,8 @@ def candidate_words(one: Record, picked_as: str = "") -> dict[str, Any]:
         if one["cost_usd"]["high"] == 0
         else list(usd_interval(one["cost_usd"])),
         "step": list(seconds_interval(one["step_time_s"])),
-        "price": standing_words(one),
+        "price": price_words(parts),
+        "standing": standing_words(one),
         "target": target_of(one),
         "throughput": f"{digits(one['throughput_samples_per_s']['value'])} samples/s",
         "memory": memory_words(one),

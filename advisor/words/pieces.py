@@ -141,7 +141,8 @@ def standing_words(one: Record) -> str:
     if not said:
         return ""
     names = [_LAUNCHERS.get(name, name) for name in launchers(one)]
-    rented = f"{' or '.join(names)} rents it" if names else "rented by hand: no launcher rents it"
+    several = " or ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+    rented = f"{several} rents it" if names else "rented by hand: no launcher rents it"
     return f"{said}, stock unknown; {rented}"
 
 
