@@ -115,7 +115,7 @@ def test_the_screen_says_who_rents_the_pick_and_how_it_is_handed_over(
     answer: Recommendation,
 ) -> None:
     said = "\n".join(
-        line for line, _ in text(answer.to_record(), most=None, export=["advisor", "export"])
+        line for line, _ in text(answer.to_record(), most=None, command=["advisor", "recommend"])
     )
     pick = answer.picks["best_value"]
     assert f"advisor export {pick} --to " in said

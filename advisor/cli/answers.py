@@ -463,8 +463,7 @@ def _show(question: Question, record: Mapping[str, Any], *, full: bool) -> None:
     from advisor.cli.program import TYPED
 
     console = Console(highlight=False, soft_wrap=True)
-    export = ask.command_words(question.to_record(), "export")
-    words.show_recommendation(record, console, full=full, command=TYPED.get(), export=export)
+    words.show_recommendation(record, console, full=full, command=TYPED.get())
     if (own := record.get("own_cluster")) is not None:
         report.show_simulation(own, Console())
     if question.constraints.with_probes:

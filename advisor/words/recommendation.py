@@ -227,18 +227,16 @@ _DOUBTS: Final = ("error", "unmeasured", "extrapolating")
 
 
 def show_recommendation(
-    record: Record, console: Console, *, full: bool = False, command: Sequence[str] = (),
-    export: Sequence[str] = (),
-) -> None:  # fmt: skip
+    record: Record, console: Console, *, full: bool = False, command: Sequence[str] = ()
+) -> None:
     """Print the list, or the nearest misses where nothing satisfies the constraints.
 
     ``record`` is that of ``advisor recommend --json``; ``full`` shows every row, not only what
-    fits on a screen; ``command``: the words that asked, to which more can be added; ``export``:
-    those that export the best value of the same question.
+    fits on a screen; ``command``: the words that asked, to which more can be added.
     """
     lines = text(
         record, width=console.width, most=None if full else SCREEN_LINES, command=command,
-        is_screen=console.is_terminal, export=export,
+        is_screen=console.is_terminal,
     )  # fmt: skip
     styled = [Text(line, style="bold" if is_choice else "") for line, is_choice in lines]
     console.print(Group(*styled))
@@ -246,7 +244,7 @@ def show_recommendation(
 
 def text(
     record: Record, *, width: int = 80, most: int | None = SCREEN_LINES,
-    command: Sequence[str] = (), is_screen: bool = True, export: Sequence[str] = (),
+    command: Sequence[str] = (), is_screen: bool = True,
 ) -> list[tuple[str, bool]]:  # fmt: skip
     """Return the lines, and whether each is the choice itself.
 
@@ -261,9 +259,7 @@ def text(
     head += _choice(record, width)
     table = _table(record, shown, width, is_full=is_full)
     every = [*shown, record["here"]][: max(len(table) - 1, 0)]
-    asked = partial(
-        _named, record, width, command, is_full=is_full, is_screen=is_screen, export=export
-    )
+    asked = partial(_named, record, width, command, is_full=is_full, is_screen=is_screen)
     named = asked(every)
     room = math.inf if most is None else most - len(head) - (2 if table else 0)
     places = _first(record, shown, " ".join(line for line, _ in head), len(every))
@@ -534,7 +530,7 @@ _ALWAYS: Final = 1
 
 def _named(
     record: Record, width: int, command: Sequence[str], rows: Sequence[Record], *, is_full: bool,
-    is_screen: bool, export: Sequence[str] = (),
+    is_screen: bool,
 ) -> list[_Named]:  # fmt: skip
     """Return what has to be known besides the table, in the order in which it is printed.
 
@@ -565,7 +561,7 @@ def _named(
         _line(2, "Prices", _prices(pick, rows), width),
         _line(8, "Compared", _compared(record), width),
         (_ALWAYS, _rejections(record, width)),
-        (4 if is_screen else 1, [] if pick is None else _export(pick, rows, export, width)),
+        (4 if is_screen else 1, [] if pick is None else _export(pick, rows, command, width)),
         (5 if is_screen else 1, _more(record, pieces.listed(record), command, width)),
     ]
 
@@ -614,14 +610,17 @@ def _prices(pick: Record | None, rows: Sequence[Record]) -> str:
 
 
 def _export(
-    pick: Record, rows: Sequence[Record], export: Sequence[str], width: int
+    pick: Record, rows: Sequence[Record], command: Sequence[str], width: int
 ) -> list[str]:  # fmt: skip
     """Return how the pick is handed over, and which rows of the table nothing rents."""
     target = pieces.target_of(pick)
-    if not (export and target):
+    if not (command and target):
         return []
+    asked = [word for word in command[2:] if word != "--full"]
+    # A recipe's file stands first; where an export has its row.
+    recipe = ["--recipe"] if asked and not asked[0].startswith("-") else []
     rank = [str(pick["rank"])] if pick["rank"] else []
-    words = [*export[:2], *rank, "--to", target, *export[2:]]
+    words = [command[0], "export", *rank, "--to", target, *recipe, *asked]
     first, *rest = pieces.pasteable(words, width - _LABEL + 2)
     lines = [f"{'Export':<{_LABEL}}{first.strip()}", *(f"{'':{_LABEL - 2}}{x}" for x in rest)]
     by_hand = [one["rank"] or 0 for one in rows if pieces.target_of(one) == pieces.BY_HAND]
