@@ -561,7 +561,8 @@ def _named(
         _line(2, "Prices", _prices(pick, rows), width),
         _line(8, "Compared", _compared(record), width),
         (_ALWAYS, _rejections(record, width)),
-        (4 if is_screen else 1, [] if pick is None else _export(pick, rows, command, width)),
+        (4 if is_screen else 1, [] if pick is None else _export(pick, command, width)),
+        (6 if is_screen else 1, _by_hand(rows, width)),
         (5 if is_screen else 1, _more(record, pieces.listed(record), command, width)),
     ]
 
@@ -609,10 +610,8 @@ def _prices(pick: Record | None, rows: Sequence[Record]) -> str:
     return "; ".join(filter(None, (own, f"shown are {days}" if days else "")))
 
 
-def _export(
-    pick: Record, rows: Sequence[Record], command: Sequence[str], width: int
-) -> list[str]:  # fmt: skip
-    """Return how the pick is handed over, and which rows of the table nothing rents."""
+def _export(pick: Record, command: Sequence[str], width: int) -> list[str]:
+    """Return how the pick is handed over: the question's own words, to what rents it."""
     target = pieces.target_of(pick)
     if not (command and target):
         return []
@@ -622,12 +621,16 @@ def _export(
     rank = [str(pick["rank"])] if pick["rank"] else []
     words = [command[0], "export", *rank, "--to", target, *recipe, *asked]
     first, *rest = pieces.pasteable(words, width - _LABEL + 2)
-    lines = [f"{'Export':<{_LABEL}}{first.strip()}", *(f"{'':{_LABEL - 2}}{x}" for x in rest)]
+    return [f"{'Export':<{_LABEL}}{first.strip()}", *(f"{'':{_LABEL - 2}}{x}" for x in rest)]
+
+
+def _by_hand(rows: Sequence[Record], width: int) -> list[str]:
+    """Say which rows of the table no launcher rents."""
     by_hand = [one["rank"] or 0 for one in rows if pieces.target_of(one) == pieces.BY_HAND]
     rented = _listed([str(one) for one in sorted(by_hand)])
     row_word = "row" if len(by_hand) == 1 else "rows"
     said = f"no launcher rents {row_word} {rented}: --to {pieces.BY_HAND}" if by_hand else ""
-    return lines + wrapped(said, width, indent=" " * _LABEL, first=" " * _LABEL)
+    return _line(0, "By hand", said, width)[1]
 
 
 def _rejections(record: Record, width: int) -> list[str]:
