@@ -40,7 +40,8 @@ class Provider:
     # without accelerators and with; 0: by the second, from a minute on [s]
     bill_step_s: float = 0.0
     bill_step_accelerated_s: float = 0.0
-    exports: tuple[str, ...] = ()  # targets of ``advisor export`` that rent from it
+    # targets of ``advisor export`` that rent from it, beside those of ``launchers.csv``
+    exports: tuple[str, ...] = ()
     spot_label: str = ""  # NAME=VALUE of its managed Kubernetes' spot nodes; empty: none known
     skypilot_catalog: str = ""  # its name in SkyPilot's catalogue, where its prices are from there
     bill_source: str = ""
@@ -83,6 +84,41 @@ def providers() -> Mapping[str, Provider]:
 def provider_of(name: str) -> Provider:
     """Return a provider; of one that no row describes, only its name is known."""
     return providers().get(name) or Provider(provider=name, title=name)
+
+
+def launcher_of(target: str, provider: str) -> Mapping[str, str] | None:
+    """Return how a target rents from a provider; None where nobody says that it does.
+
+    ``cloud``: what the target calls the provider; ``type_prefix``: of its names of types;
+    ``most_machines``: of a job, as text; empty: any number.
+    """
+    return _launchers().get((provider, target)) or (
+        {"cloud": provider, "type_prefix": "", "most_machines": ""}
+        if target in provider_of(provider).exports
+        else None
+    )
+
+
+def launched_by(provider: str, machines: int = 1) -> tuple[str, ...]:
+    """Return the targets that rent so many machines together from a provider.
+
+    >>> launched_by("verda"), launched_by("verda", 2), launched_by("hyperstack")
+    (('skypilot', 'dstack'), (), ())
+    """
+    named = [target for owner, target in _launchers() if owner == provider]
+    rows = {one: launcher_of(one, provider) for one in (*named, *provider_of(provider).exports)}
+    return tuple(
+        one
+        for one, row in rows.items()
+        if row and machines <= float(row["most_machines"] or "inf")
+    )
+
+
+@cache
+def _launchers() -> Mapping[tuple[str, str], Mapping[str, str]]:
+    path = data.root("datasets") / "catalogue" / "launchers.csv"
+    with path.open(encoding="utf-8", newline="") as file:
+        return {(row["provider"], row["launcher"]): row for row in bounded.csv_tables(file)}
 
 
 def keep(adapter: Any) -> None:

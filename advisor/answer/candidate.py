@@ -158,6 +158,7 @@ class Answer(Recorded):
     bills: tuple[Bill, ...] = ()
     devices: int = 1  # that compute, in all groups
     layout: Layout  # of the ranks, or of the first group's
+    framework: str = ""  # that runs the layout: ``"DDP"``; empty where nothing special is needed
     # layouts, memory_gib_by_group: by the groups' names where machines were given, each group's
     # layout (none where ranks are not equal) and the fullest device [GiB]
     layouts: Mapping[str, Layout] = field(default_factory=dict)
@@ -208,6 +209,9 @@ class Answer(Recorded):
     # new account has to ask its provider for; both 0 where nothing is rented or ranked [h]
     effort_h: float = 0.0
     request_h: float = 0.0
+    # by which the best value judges its cost for want of a dated price or a launcher (``lacks``);
+    # 1 where nothing is wanting
+    doubt: float = 1.0
     # machines that the model cannot tell apart from these, nearest first
     alternatives: tuple[Alternative, ...] = ()
     # the numbers that the estimate rests on, and where each is from, where asked for

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, get_args
 
 from advisor.answer.json_records import Recorded, float_of, plain_of, shown, with_hooks
+from advisor.providers import launched_by
 
 if TYPE_CHECKING:
     from cattrs import Converter
@@ -32,7 +33,9 @@ class Offer:
     reservation or a capacity block of the user's, how often spot machines are taken away.
     ``price_as_of`` is the day of the price (ISO 8601, ``""`` where its source has none),
     ``price_kind`` one of ``"own"``, ``"listed"``, ``"scaled"`` and ``"derived"``, and
-    ``price_status`` how it came about.
+    ``price_status`` how it came about. ``listing`` is what the source says of the offer there
+    (``Provenance.listing``), ``most_at_once`` how many machines a new account can rent (None: no
+    limit is known).
     """
 
     provider: str
@@ -48,6 +51,8 @@ class Offer:
     price_as_of: str = ""
     price_kind: str = ""
     price_status: str = ""
+    listing: str = ""
+    most_at_once: int | None = None
 
     def __repr__(self) -> str:
         """Say what is sold, where, how it is paid and for how much."""
@@ -122,6 +127,7 @@ def _row(offer: Offer, count: int) -> dict[str, Any]:
     each = record.pop("accelerators")
     return record | {
         "count": count, "price_usd_per_h": price, "accelerators_per_instance": each,
+        "launchers": list(launched_by(offer.provider, count)),
     }  # fmt: skip
 
 

@@ -1,12 +1,14 @@
-"""Limits of new accounts: what a provider rents to somebody who has not asked it for more.
+"""Whether an offer can be had: limits of new accounts, launchers that rent it, a price to trust.
 
 ``datasets/catalogue/accounts.csv`` has one row a group of instance types, each with its day and
-source. Of a provider without a row no limit is known, and none is taken.
+source. Of a provider without a row no limit is known, and none is taken. What is in stock no
+source says.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from fnmatch import translate
 from functools import cache
 from pathlib import Path
@@ -19,6 +21,7 @@ from advisor.catalogue.offer_columns import Offers, TableRow, TypeColumns
 from advisor.catalogue.snapshot import bundled_folder
 from advisor.catalogue.tables import Column, read_records, text
 from advisor.errors import CatalogueError
+from advisor.providers import launched_by
 
 UNITS: Final = ("vcpus", "gpus", "machines", "usd_per_h")
 COLUMNS: Final = (
@@ -65,6 +68,25 @@ def _limits(where: Path) -> tuple[TableRow, ...]:
             f"{where}: the unit {unknown[0]!r} is unknown", hint=f"one of: {', '.join(UNITS)}"
         )
     return tuple(row for row in rows if row.checked == "yes")
+
+
+def with_standing(types: TypeColumns, offers: Offers) -> Offers:
+    """Return offers with what is known of whether they can be had: ``Offers.lacks``."""
+    names, at = np.unique(types.provider, return_inverse=True)
+    rented = [(bool(launched_by(one)), bool(launched_by(one, 2))) for one in names.tolist()]
+    launched = np.array([np.inf if many else float(one) for one, many in rented])
+    is_dated, is_sure = np.zeros((2, len(offers)), dtype=bool)
+    for pricing in np.unique(offers.pricing).tolist():
+        rows = np.flatnonzero(offers.pricing == pricing)
+        source = offers.provenance_index[rows]
+        is_dated[rows] = np.array([one.day_of(pricing) != "" for one in offers.provenances])[
+            source
+        ]
+        is_sure[rows] = np.array([one.is_sure(pricing) for one in offers.provenances])[source]
+    return replace(
+        offers, most_at_once=rented_at_once(types, offers), is_dated=is_dated, is_sure=is_sure,
+        most_launched=launched[at][offers.type_index],
+    )  # fmt: skip
 
 
 def rented_at_once(types: TypeColumns, offers: Offers) -> NDArray[np.float64]:

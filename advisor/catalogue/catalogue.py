@@ -12,6 +12,7 @@ import numpy as np
 
 from advisor.catalogue import files, snapshot
 from advisor.catalogue import select as selection
+from advisor.catalogue.accounts import with_standing
 from advisor.catalogue.offer_columns import (
     OWN_LISTING,
     PRICINGS,
@@ -117,7 +118,8 @@ class Catalogue(Snapshot):
             if len(self._selected) == _KEPT:
                 self._selected.clear()
             chosen = self.admitted_types(wanted)
-            self._selected[key] = selection.select(wanted, chosen, self.prices)
+            found = selection.select(wanted, chosen, self.prices)
+            self._selected[key] = with_standing(self.types, found)
         return self._selected[key]
 
     @cached_property

@@ -69,6 +69,15 @@ class Provenance:
             return "derived"
         return "scaled" if status.startswith("scaled") or " x " in status else "listed"
 
+    def is_sure(self, pricing: Pricing) -> bool:
+        """Whether a source of a known day lists the price, of what is offered there.
+
+        The user's own are sure.
+        """
+        kind, listing = self.kind_of(pricing), self.listing
+        is_listed = (kind, listing) == ("listed", "offered") and self.day_of(pricing) != ""
+        return is_listed or OWN_LISTING in (kind, listing)
+
     def doubt(self, pricing: Pricing) -> tuple[int, int, int]:
         """Return what sorts equal prices: the surest kind, then what is offered, then the newest.
 
@@ -264,9 +273,24 @@ class Offers(_Columns):
     # where none is
     pricing: Texts
     price_usd_per_h: Floats
+    # most_at_once, most_launched: machines that a new account can rent, inf where no limit is
+    # known, and that one of the launchers of the provider rents together; of what is selected
+    most_at_once: Floats
+    most_launched: Floats
+    # is_dated, is_sure: the price selected has a day; and its source lists it, and the offer
+    is_dated: Bools
+    is_sure: Bools
 
     def __len__(self) -> int:
         return len(self.type_index)
+
+    def lacks(self, rows: Ints, machines: Ints) -> Ints:
+        """Return how much offers lack of what can be had, in so many machines: 0 to 2.
+
+        One is a price to trust (``is_sure``), the other a launcher that rents them.
+        """
+        by_hand = machines > self.most_launched[rows]
+        return by_hand.astype(np.int64) + ~self.is_sure[rows]
 
     @property
     def region(self) -> Texts:

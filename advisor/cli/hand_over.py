@@ -167,9 +167,9 @@ class Export(Printed):
     # fmt: off
     question: Question = asked(JOB, CONSTRAINTS, PRICES, LAYOUT, SETUP)
     row: int | None = argument("Row (default: the best value).", metavar="N")
-    to: str = option("Tool to write for: skypilot, dstack, kubernetes, kubeflow, sagemaker, "
-        "vertex, azureml, slurm, torchrun, accelerate, deepspeed or megatron.",
-        default=..., metavar="TARGET")
+    to: str | None = option("Tool to write for: skypilot, dstack, kubernetes, kubeflow, "
+        "sagemaker, vertex, azureml, slurm, torchrun, accelerate, deepspeed or megatron. By "
+        "default: the first that rents the row.", metavar="TARGET")
     output: str | None = option("File or FOLDER/ to write (default, and for -: print the file).",
         flags="-o --output", metavar="PATH")
     force: bool = option("Overwrite files that are no earlier export.", default=False)
@@ -181,9 +181,10 @@ class Export(Printed):
 
     def __call__(self) -> None:
         output = None if self.output == _STDOUT else self.output
-        target = export.target_of(self.to)
         given = _values(self.values or [])
-        target.filled(given)  # a wrong name is said before anything is ranked
+        if self.to is not None:
+            # A wrong name is said before anything is ranked.
+            export.target_of(self.to).filled(given)
         with waiting("pricing the job on every offer", is_quiet=self.as_json):
             made = self._exported(given)
         if self.as_json:
@@ -224,7 +225,7 @@ class Export(Printed):
             return exported(record)
         assert job is not None
         rank = partial(api.ranked, job, predictor=predictor, recording=recording)
-        own = export.target_of(self.to).providers
+        own = None if self.to is None else export.target_of(self.to).providers
         try:
             return exported(rank(question))
         except export.NotExportableError as refused:

@@ -280,6 +280,7 @@ def offer_of(catalogue: Catalogue, offers: Offers, row: int) -> Offer:
     name = str(types.accelerator[i])
     source = offers.source(row)
     pricing: Pricing = offers.pricing[row].item()
+    at_once = float(offers.most_at_once[row])
     return Offer(
         provider=str(types.provider[i]), instance_type=str(types.name[i]),
         region=str(offers.regions[offers.region_index[row]]), pricing=pricing,
@@ -287,7 +288,8 @@ def offer_of(catalogue: Catalogue, offers: Offers, row: int) -> Offer:
         accelerators=float(types.accelerator_count[i]) if name else 0.0, vcpus=int(types.vcpus[i]),
         memory_gib=float(types.memory_bytes[i]) / GIB, terms=_terms(offers, row),
         price_as_of=source.day_of(pricing), price_kind=source.kind_of(pricing),
-        price_status=source.status_of(pricing),
+        price_status=source.status_of(pricing), listing=source.listing,
+        most_at_once=int(at_once) if math.isfinite(at_once) else None,
     )  # fmt: skip
 
 

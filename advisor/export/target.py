@@ -13,7 +13,7 @@ from advisor.answer import Recorded
 from advisor.errors import AdvisorError, UsageError
 from advisor.export.launch import Launch
 from advisor.export.pick import HERE, Pick
-from advisor.providers import provider_of, providers
+from advisor.providers import launched_by, providers
 
 
 class NotExportableError(AdvisorError):
@@ -59,9 +59,9 @@ OF_THE_JOB: Final[Mapping[str, Blank]] = {
 }
 
 
-def is_rented_from(target: str, provider: str) -> bool:
-    """Whether a target rents from a provider."""
-    return target in provider_of(provider).exports
+def is_rented_from(target: str, provider: str, machines: int = 1) -> bool:
+    """Whether a target rents so many machines together from a provider."""
+    return target in launched_by(provider, machines)
 
 
 Write = Callable[[Pick, Launch, Mapping[str, str]], Exported]
@@ -83,8 +83,9 @@ class Target:
     @property
     def providers(self) -> frozenset[str] | None:
         """Providers that it rents from; None: whoever owns the machines."""
-        known = providers().items()
-        return frozenset(n for n, one in known if self.name in one.exports) if self.rents else None
+        if not self.rents:
+            return None
+        return frozenset(one for one in providers() if is_rented_from(self.name, one))
 
     def check(self, pick: Pick) -> None:
         """Refuse machines that the target cannot rent."""
@@ -105,6 +106,12 @@ class Target:
             raise NotExportableError(
                 f"{self.name} does not rent from {', '.join(sorted(unknown))}",
                 hint=f"rank its own clouds: --cloud {','.join(sorted(known))}",
+            )
+        rented = pick.rented.provider
+        if known is not None and not here and not is_rented_from(self.name, rented, pick.nodes):
+            raise NotExportableError(
+                f"{self.name} rents one machine at a time from {rented}",
+                hint="--max-nodes 1, or --to kubernetes once the machines are rented",
             )
 
     def filled(self, given: Mapping[str, str]) -> dict[str, str]:

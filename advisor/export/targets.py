@@ -30,6 +30,7 @@ from advisor.export.tools import (
 )
 from advisor.jobs import Job
 from advisor.planners.layouts import SearchSpace
+from advisor.words import target_of as row_target
 
 _WRITERS: Final[Mapping[str, Write]] = {
     "skypilot": skypilot.write, "dstack": dstack.write, "kubernetes": kubernetes.write,
@@ -65,8 +66,23 @@ def target_of(name: str) -> Target:
     return TARGETS[name]
 
 
+def default_target(record: Mapping[str, Any], rank: int | None = None) -> str:
+    """Return the target that a row of an answer is exported to: the first that rents it.
+
+    What nobody rents, Kubernetes takes; this machine, torchrun. Raises NotExportableError if no
+    target takes the row.
+    """
+    pick = read_pick(record, rank)
+    if found := row_target(pick.to_record()):
+        return found
+    raise NotExportableError(
+        f"row {pick.rank} mixes machine types, which no target starts",
+        hint="export another row, or recommend without --mixed",
+    )
+
+
 def export_to(
-    answer: Recommendation | Mapping[str, Any], to: str, *, rank: int | None = None,
+    answer: Recommendation | Mapping[str, Any], to: str | None = None, *, rank: int | None = None,
     job: Job | None = None, recording: Recording | None = None,
     values: Mapping[str, str] | None = None, predictor: Predictor | None = None,
     space: SearchSpace = SPACE,
@@ -81,8 +97,8 @@ def export_to(
     ----------
     answer : Recommendation or mapping
         What ``recommend`` returned, or its record.
-    to : str
-        A target: ``"skypilot"``, ``"dstack"``, ...
+    to : str, optional
+        A target: ``"skypilot"``, ``"dstack"``, ...; by default the first that rents the row.
     rank : int, optional
         The row; by default the best value, or the best row that the target runs.
     job : Job, optional
@@ -93,8 +109,8 @@ def export_to(
     values : mapping of str to str, optional
         What only the user knows, as ``--set``; ``script`` and ``framework`` hold of the job.
     """
-    target = target_of(to)
     record = answer.to_record() if isinstance(answer, Recommendation) else answer
+    target = target_of(default_target(record, rank) if to is None else to)
     given = values or {}
     filled = target.filled(given)
 

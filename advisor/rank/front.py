@@ -8,6 +8,12 @@ s_ij         standard deviation of the error of ln(t_i / t_j): what both rows sh
 e_ij         max(g, min(exp(s_ij) - 1, 1/4)): what two rows must differ by to be told apart; where
              nothing similar was measured the model can say little, but a quarter is worth a line
 
+d_i          (1 + e_ii)^n, by which the best value judges c_i: n counts what its offer lacks (a
+             price of a known day that its source lists; a launcher that rents it), and e_ii is
+             e_ij of a row on other machines whose time errs as much. Of two rows that cannot be
+             told apart the one that lacks less is so picked, and the order of all rows stays one
+             order: a limit that the pick keeps does not change it
+
 Row j stands for row i where t_j <= (1 + e_ij) t_i and c_j <= (1 + e_ij) c_i: nobody would rent i
 beside j. The rows are gone through by rising t c, so that of two rows the one with the better
 product stays (epsilon-dominance: Laumanns, Thiele, Deb and Zitzler 2002, section 3). Of any two
@@ -29,7 +35,17 @@ from numpy.typing import ArrayLike, NDArray
 from advisor.answer import Candidate, Estimate
 from advisor.ask import Constraints
 from advisor.learned import SHARED
-from advisor.rank.renting import USUALLY, WEIGHTS, Booleans, Floats, Integers, Renting
+from advisor.quantities import QUANTILES
+from advisor.rank.renting import (
+    DATED,
+    DOUBTING,
+    USUALLY,
+    WEIGHTS,
+    Booleans,
+    Floats,
+    Integers,
+    Renting,
+)
 
 Pick = int | Literal["here"]
 
@@ -163,6 +179,22 @@ def apart(first_sd: ArrayLike, second_sd: ArrayLike, is_same: ArrayLike, gain: f
     return np.asarray(np.maximum(gain, noise))
 
 
+def doubted(lacks: Integers, finish_h: Floats, gain: float, coverage: float) -> Floats:
+    """Return d_i by which the best value judges costs: 1 of what lacks nothing.
+
+    ``lacks``: (n,); of ``Offers.lacks``; ``finish_h``: (n, 3); the interval of the time and its
+    middle, of this coverage. Where every gain counts (0), nothing is judged.
+
+    >>> doubted(np.array([0, 1, 2]), np.array([[1.0, 2.0, 3.0]] * 3), 0.1, 0.9).round(3).tolist()
+    [1.0, 1.25, 1.562]
+    """
+    if gain <= 0:
+        return np.ones(lacks.shape)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        sd = np.log(finish_h[:, 2] / finish_h[:, 1]) / QUANTILES[coverage]
+    return np.asarray((1.0 + apart(sd, sd, False, gain)) ** lacks)
+
+
 def distinct(
     time_h: ArrayLike, cost_usd: ArrayLike, least: Floats, worst: ArrayLike = 1.0
 ) -> Integers:
@@ -217,7 +249,10 @@ def picks(
     for name in WEIGHTS if front else ():
         rows = able if able and name == "best_value" else front
         found[name] = rows[_best(renting, name, rows)].rank
-    by_rank = {one.rank: one for one in front}
+    by_rank: dict[Pick, Candidate] = {one.rank: one for one in front}
+    rows = [one for one in able or front if _is_dated(one)]
+    if rows and not _is_dated(by_rank[found["best_value"]]):
+        found[DATED] = rows[_best(renting, "best_value", rows)].rank
     for name in WEIGHTS if here is not None else ():
         place = found.get(name)
         rented = by_rank.get(place) if isinstance(place, int) else None
@@ -232,9 +267,14 @@ def picks(
 
 def _best(renting: Renting, name: str, rows: Sequence[Candidate]) -> int:
     """Return the place of the row that a pick names."""
-    times, costs = zip(*(_judged(one) for one in rows), strict=True)
+    judged = [(*_judged(one), one.doubt if name in DOUBTING else 1.0) for one in rows]
+    times, costs = zip(*((time, cost * doubt) for time, cost, doubt in judged), strict=True)
     machines = [sum(count for _, count in one.configuration.parts) for one in rows]
     return renting.best(name, times, costs, machines, [one.request_h for one in rows])
+
+
+def _is_dated(one: Candidate) -> bool:
+    return all(offer.price_as_of for offer, _ in one.configuration.parts)
 
 
 def _judged(one: Candidate) -> tuple[float, float]:

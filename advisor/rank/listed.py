@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from advisor.answer import Alternative, Candidate, Configuration, ProbeAdvice
 from advisor.ask import Constraints
-from advisor.catalogue import Catalogue, OfferFilter, rented_at_once
+from advisor.catalogue import Catalogue, OfferFilter
 from advisor.estimate import (
     CODE,
     STATUSES,
@@ -29,10 +29,11 @@ from advisor.estimate import (
 )
 from advisor.jobs import Job, script_notes, stack_notes
 from advisor.planners.core import select
+from advisor.planners.layouts import framework_words
 from advisor.quantities import hours_text, percent_text, usd_text
 from advisor.rank.front import CONFIDENCE, apart, distinct, near_any, pareto_front, spread_out
 from advisor.rank.probes import advise
-from advisor.rank.renting import WEIGHTS, Floats, Integers, Renting, asking_h
+from advisor.rank.renting import DATED, DOUBTING, WEIGHTS, Floats, Integers, Renting, asking_h
 from advisor.rank.rows import Rows, counted_out, price_rows
 from advisor.rank.search import AskedRows, mixed_rows, promising_columns
 
@@ -55,6 +56,7 @@ class Listed:
     ) -> None:  # fmt: skip
         self.job, self.request, self.predictor = job, request, predictor
         self.renting, self.gain = Renting.of(request), request.least_gain_fraction
+        self.work = commonly_run(job, request.space).work
         wanted = request.offer_filter()
         self.offers = predictor.catalogue.select(wanted)
         asked = AskedRows(
@@ -66,11 +68,14 @@ class Listed:
         self.rejected: Counter[str] = Counter()
         self.rows, self.feasible = self._priced(asked)
         self._count(asked, wanted)
-        at_once = rented_at_once(predictor.catalogue.types, self.offers)
-        self.request_h = asking_h(request, at_once[self.rows.offer], self.rows.machines)
+        at_once = self.offers.most_at_once[self.rows.offer]
+        self.request_h = asking_h(request, at_once, self.rows.machines)
+        lacks = self.offers.lacks(self.rows.offer, self.rows.machines)
+        self.doubt = self.rows.doubted(lacks, self.gain, request.coverage)
         self._add_mixed(for_best_value=for_best_value)
         # Clusters of several types are asked for: nothing is waited for.
         self.request_h = np.pad(self.request_h, (0, len(self.rows.mixed)))
+        self.doubt = np.pad(self.doubt, (0, len(self.rows.mixed)), constant_values=1.0)
         self._draw()
 
     def _priced(self, asked: AskedRows) -> tuple[Rows, Integers]:
@@ -137,7 +142,7 @@ class Listed:
             able = able[~late[able]]
         least = {}
         for one in WEIGHTS:
-            worth = self.renting.worth(one, *self._judged(able))
+            worth = self.renting.worth(one, *self._judged(able, one))
             least[one] = float(np.fmin.reduce(worth, initial=np.inf))
         return least
 
@@ -203,18 +208,39 @@ class Listed:
             able = feasible[self.rows.is_mixed(feasible) | ~late[feasible]]
             if 0 < able.size < feasible.size:
                 found |= self._best(["best_value"], able)
+                feasible = able
+        found |= self._beside(found["best_value"], feasible)
         return np.array(list(dict.fromkeys([*found.values(), *sure.tolist()])), dtype=np.int64)
+
+    def _beside(self, best: int, places: Integers) -> dict[str, int]:
+        """Return what would be the best value if nothing were doubted, and of dated prices.
+
+        A gain of 0 doubts nothing: the front stands alone.
+        """
+        if self.gain <= 0:
+            return {}
+        found = {"undoubted": int(places[self.renting.best("best_value", *self._judged(places))])}
+        equal = places[~self.rows.is_mixed(places)]
+        dated = equal[self.offers.is_dated[self.rows.offer[equal]]]
+        if dated.size and best not in dated:
+            found[DATED] = self._best(["best_value"], dated)["best_value"]
+        return found
 
     def _best(self, names: Iterable[str], places: Integers) -> dict[str, int]:
         """Return the row that each pick names among some, of which there is at least one."""
-        judged = self._judged(places)
-        return {one: int(places[self.renting.best(one, *judged)]) for one in names}
+        return {
+            one: int(places[self.renting.best(one, *self._judged(places, one))]) for one in names
+        }
 
-    def _judged(self, places: Integers) -> tuple[Floats, Floats, Integers, Floats]:
-        """Return what picks judge rows by: time [h], cost [USD], machines, wait for them [h]."""
+    def _judged(self, places: Integers, pick: str = "") -> tuple[Floats, Floats, Integers, Floats]:
+        """Return what picks judge rows by: time [h], cost [USD], machines, wait for them [h].
+
+        ``pick``: by which costs are doubted (``DOUBTING``).
+        """
         rows, worst = self.rows, self.rows.worst(places)
-        judged = rows.time_h[places] * worst, rows.cost_usd[places] * worst
-        return *judged, rows.machines[places], self.request_h[places]
+        cost = rows.cost_usd[places] * worst
+        cost = cost * self.doubt[places] if pick in DOUBTING else cost
+        return rows.time_h[places] * worst, cost, rows.machines[places], self.request_h[places]
 
     def _shown(self, first: Integers) -> Integers:
         """Return as many rows as asked for: those that picks name, then the others."""
@@ -279,7 +305,10 @@ class Listed:
     def _with_person(self, one: Candidate, row: int) -> Candidate:
         """Return a candidate with what renting it costs a person."""
         work_h = float(self.renting.work_h(self.rows.machines[row]))
-        return replace(one, effort_h=work_h, request_h=float(self.request_h[row]))
+        return replace(
+            one, effort_h=work_h, request_h=float(self.request_h[row]),
+            doubt=float(self.doubt[row]), framework=framework_words(self.work, one.layout),
+        )  # fmt: skip
 
     def _alternatives(self, row: int) -> tuple[Alternative, ...]:
         """Return what could be rented in place of ``row``, the best product of both first.
@@ -361,7 +390,7 @@ class Listed:
             for one in front or nearest
         ]
         notes = [*self.job.notes, *script_notes(self.job, on)]
-        notes += stack_notes(commonly_run(self.job, self.request.space).work)
+        notes += stack_notes(self.work)
         learned, is_learned = self.predictor.learned, self.columns.is_learned
         if is_learned is not None and learned is not None:
             covered = len(np.unique(self.columns.type_index[is_learned]))

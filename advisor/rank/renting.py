@@ -14,7 +14,9 @@ T            the wait that is judged: max(P, t + u E + q); of somebody in a hurr
 w            how many times the cost one pays for half the wait, as a power of two
 
 A pick is the row with the least T^w (c + s E), the energy-delay products of circuit design
-(Gonzalez and Horowitz 1996) with money in place of energy; "cheapest" is of the bill c alone:
+(Gonzalez and Horowitz 1996) with money in place of energy; "cheapest" is of the bill c alone. The
+best value judges c by what an offer lacks (``front.doubted``): a price of a known day that its
+source lists, and a launcher that rents it:
 
 ================  =====  =========================================================================
 pick              w      half the wait is worth
@@ -51,9 +53,13 @@ Integers = NDArray[np.int64]
 Booleans = NDArray[np.bool_]
 
 WEIGHTS: Final = {"best_value": 1.0, "cheapest": 0.0, "fastest": 2.0}
+# The best value of the prices that have a day is named where that of all has none.
+DATED: Final = "dated"
 # A further machine takes a network, a launcher and shared data: as many times the work of one.
 # Chosen on twenty published recipes (docs/accuracy.md): three hours beside half an hour.
 FURTHER: Final = 6.0
+# Picks that set what an offer lacks against its cost: "cheapest" is the cheapest.
+DOUBTING: Final = frozenset({"best_value", DATED})
 # Rows that are set against all others first, where there are many, and where in them: spread out,
 # in step with nothing that they are sorted by.
 _SAMPLE: Final = 1000
@@ -120,11 +126,12 @@ class Renting(Recorded):
     ) -> Floats:  # fmt: skip
         """Return T^w (c + s E) of rows, or c: the least is picked."""
         bill = np.asarray(cost_usd, float)
-        if WEIGHTS[pick] == 0:
+        weight = _weight(pick)
+        if weight == 0:
             return bill
         judged = self.judged_h(pick, time_h, machines, request_h)
         paid = bill + WAGE_USD_PER_H * self.work_h(machines)
-        return np.asarray(np.power(judged, WEIGHTS[pick]) * paid)
+        return np.asarray(np.power(judged, weight) * paid)
 
     def latest_h(self, pick: str, worth: float, price_usd_per_h: ArrayLike) -> Floats:
         """Return a bound on the time of a row that is worth no more than ``worth`` [h].
@@ -135,7 +142,7 @@ class Renting(Recorded):
         if np.isinf(worth):
             return np.full(np.shape(price_usd_per_h), np.inf)
         price = np.maximum(np.asarray(price_usd_per_h, float), 1e-12)
-        return np.asarray(np.power(worth / price, 1.0 / (WEIGHTS[pick] + 1.0)))
+        return np.asarray(np.power(worth / price, 1.0 / (_weight(pick) + 1.0)))
 
     def best(
         self, pick: str, time_h: ArrayLike, cost_usd: ArrayLike, machines: ArrayLike,
@@ -166,9 +173,13 @@ class Renting(Recorded):
             return np.arange(n)
         some = np.unique((np.arange(_SAMPLE) * (_GOLDEN * n) % n).astype(np.int64))
         bar = np.fmin.reduce(self.worth(pick, *(column[some] for column in given)), initial=np.inf)
-        bound = np.power(time_h, WEIGHTS[pick]) * cost_usd
+        bound = np.power(time_h, _weight(pick)) * cost_usd
         able = np.flatnonzero(bound <= bar * (1.0 + 1e-9))
         return able if able.size else np.arange(n)
+
+
+def _weight(pick: str) -> float:
+    return WEIGHTS["best_value" if pick == DATED else pick]
 
 
 # Somebody who says nothing of it.

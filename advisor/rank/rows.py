@@ -22,7 +22,7 @@ from advisor.estimate import Completion, SideCosts, TimeColumns, on_demand, on_s
 from advisor.jobs import Job
 from advisor.planners.core import concatenate
 from advisor.quantities import REACH_90
-from advisor.rank.front import Front, pareto_front
+from advisor.rank.front import Front, doubted, pareto_front
 from advisor.rank.renting import Booleans, Floats, Integers
 
 # A group of several types is no row of the offers or of the columns.
@@ -85,6 +85,10 @@ class Rows:
     def worst(self, rows: Integers) -> Floats:
         """Return the factor by which rows are judged worse than expected, as picks judge them."""
         return np.where(self.is_extrapolating[rows], np.exp(REACH_90 * self.log_sd[rows]), 1.0)
+
+    def doubted(self, lacks: Integers, gain: float, coverage: float) -> Floats:
+        """Return ``front.doubted`` of the rows of equal machines."""
+        return doubted(lacks, self.completions.finish_h[self.done], gain, coverage)
 
     def kept(self, bounds: str, confidence: float | None, coverage: float) -> Floats:
         """Return ``"finish_h"`` or ``"billed_h"`` over what is expected, kept with a probability.

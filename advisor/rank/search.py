@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from advisor import estimate  # what is over unlike machines is loaded where it is asked
 from advisor.answer import Answer
 from advisor.ask import Constraints
-from advisor.catalogue import Offers, TypeColumns, rented_at_once
+from advisor.catalogue import Offers, TypeColumns
 from advisor.estimate import (
     CODE,
     STATUSES,
@@ -51,8 +51,8 @@ from advisor.jobs import Job
 from advisor.machines import ClusterGroup, alike, group_of_type
 from advisor.planners.core import HOUR_S, concatenate, put, select
 from advisor.providers import SHORTEST_BILL_H, charged_h
-from advisor.rank.front import Front, pareto_front
-from advisor.rank.renting import Booleans, Floats, Integers, Renting, asking_h
+from advisor.rank.front import Front, doubted, pareto_front
+from advisor.rank.renting import DOUBTING, Booleans, Floats, Integers, Renting, asking_h
 from advisor.rank.rows import MixedRow, counted_out, kept_factor
 
 if TYPE_CHECKING:
@@ -65,6 +65,8 @@ _Answered = tuple[float, tuple[Answer | None, TimeColumns]]
 _JUDGED: Final = ("best_value", "fastest")
 # Candidates asked before the others' bounds are held against what they take.
 _AT_ONCE: Final = 8
+# Rows that are asked for the sake of their prices' day.
+_DATED: Final = 2
 # Clusters asked, most promising first, where nobody asked for mixed ones: some seconds.
 _MOST_ASKED: Final = 24
 # A band above all that are known.
@@ -177,16 +179,17 @@ class AskedRows:
         return replace(select(columns, rows), type_index=asked.rows[0])
 
     def cheapest(
-        self, pricing: str, most_usd_per_h: float, usd_per_h: Floats
+        self, admitted: Booleans, most_usd_per_h: float, usd_per_h: Floats
     ) -> tuple[Floats, Integers]:
         """Return the lowest price of a machine of every row within quota, and its offer's row.
 
-        inf and -1 where there is none for at most ``most_usd_per_h`` together; ``usd_per_h`` of
-        each offer is what an hour costs, processor time beyond a baseline included. [USD/h]
+        inf and -1 where there is none for at most ``most_usd_per_h`` together; ``admitted``: which
+        offers count; ``usd_per_h`` of each is what an hour costs, processor time beyond a baseline
+        included. [USD/h]
         """
         n, k = len(self.types), len(self.counts)
         price, place = np.full((n, k), np.inf), np.full((n, k), -1, dtype=np.int64)
-        rows = np.flatnonzero(self.offers.pricing == pricing)
+        rows = np.flatnonzero(admitted)
         rows = rows[np.argsort(usd_per_h[rows], kind="stable")[::-1]]
         at = self._place(self.offers.type_index[rows])
         for j, count in enumerate(self.counts):
@@ -235,6 +238,7 @@ def promising_columns(
     search = _EqualSearch(kinds, predictor, case)
     search.run()
     search.look_at_nearest()
+    search.look_at_dated()
     search.keep()
     return kinds.of_types(search.columns, asked)
 
@@ -277,7 +281,6 @@ class _EqualSearch(_Bounded):
         is_free = limits == (None, None, None) and np.isinf(request.most_usd_per_h)
         self.is_for_best_value = asked.for_best_value and is_free
         self.renting = Renting.of(request)
-        self.most_at_once = rented_at_once(predictor.catalogue.types, asked.offers)
         surplus = predictor.side_costs(asked.job, asked.offers).surplus_usd_per_h
         self.usd_per_h = asked.offers.price_usd_per_h + surplus
         self.least_worth = dict.fromkeys(_JUDGED, np.inf)
@@ -300,9 +303,11 @@ class _EqualSearch(_Bounded):
     def _price(self, most_usd_per_h: float) -> None:
         """Set the prices of all rows and with them the bounds of their costs."""
         self.most_usd_per_h = most_usd_per_h
-        pricings = ("on-demand", "spot")
         self.prices = {
-            one: self.asked.cheapest(one, most_usd_per_h, self.usd_per_h) for one in pricings
+            one: self.asked.cheapest(
+                self.asked.offers.pricing == one, most_usd_per_h, self.usd_per_h
+            )
+            for one in ("on-demand", "spot")
         }
         self.price: Floats = np.minimum(*(price for price, _ in self.prices.values()))
         self.cost_usd = np.empty(len(self.count))
@@ -341,6 +346,22 @@ class _EqualSearch(_Bounded):
         near = rows[np.isin(self.type_index[rows], nearest)]
         if near.size:
             self._evaluate(near, is_bounded=False)
+
+    def look_at_dated(self) -> None:
+        """Search what promises most at prices of a known day, where others beat it unseen."""
+        offers, asked = self.asked.offers, self.asked
+        is_alone = asked.for_best_value or asked.request.least_gain_fraction <= 0
+        if is_alone or offers.is_dated.all():
+            return
+        is_dated = offers.is_dated & (offers.pricing == "on-demand")
+        price, _ = asked.cheapest(is_dated, self.most_usd_per_h, self.usd_per_h)
+        rows = np.flatnonzero(np.isfinite(price) & np.isfinite(self.time_h))
+        cost = np.maximum(self.time_h[rows], SHORTEST_BILL_H) * price[rows] * self.count[rows]
+        worth = self.renting.worth("best_value", self.time_h[rows], cost, self.count[rows])
+        first = rows[np.argsort(worth, kind="stable")][:_DATED]
+        first = first[~self.is_settled[first]]
+        if first.size:
+            self._evaluate(first, is_bounded=False)
 
     def _most_s(self, rows: Integers) -> Floats:
         """Return the steps from which on what is known beats each row [s]."""
@@ -430,9 +451,15 @@ class _EqualSearch(_Bounded):
         sure = ~self.columns.is_extrapolating[rows]  # those are judged by their worst
         sure &= latest_h <= (request.deadline_h or np.inf)
         sure &= cost_usd * dearest <= (request.budget_usd or np.inf)
-        request_h = asking_h(request, self.most_at_once[offer], count)
+        offers = self.asked.offers
+        request_h = asking_h(request, offers.most_at_once[offer], count)
+        doubt = doubted(
+            offers.lacks(offer, count), done.finish_h, request.least_gain_fraction,
+            request.coverage,
+        )  # fmt: skip
         for pick in _JUDGED:
-            value = self.renting.worth(pick, done.finish_h[:, 1], cost_usd, count, request_h)
+            judged_usd = cost_usd * doubt if pick in DOUBTING else cost_usd
+            value = self.renting.worth(pick, done.finish_h[:, 1], judged_usd, count, request_h)
             self.least_worth[pick] = min(self.least_worth[pick], value[sure].min(initial=np.inf))
 
     def is_beaten(self, rows: Integers) -> Booleans:

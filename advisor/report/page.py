@@ -76,6 +76,8 @@ from advisor.words import (
     price_words,
     prices_words,
     saving_words,
+    standing_words,
+    target_of,
     waits_words,
 )
 
@@ -384,6 +386,8 @@ def candidate_words(one: Record, picked_as: str = "") -> dict[str, Any]:
         else list(usd_interval(one["cost_usd"])),
         "step": list(seconds_interval(one["step_time_s"])),
         "price": price_words(parts),
+        "standing": standing_words(one),
+        "target": target_of(one),
         "throughput": f"{digits(one['throughput_samples_per_s']['value'])} samples/s",
         "memory": memory_words(one),
         "limited_by": waits_words(one["bottleneck"]),

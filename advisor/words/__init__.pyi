@@ -9,6 +9,7 @@ from .pieces import cost_text as cost_text
 from .pieces import degrees as degrees
 from .pieces import devices_words as devices_words
 from .pieces import interval_text as interval_text
+from .pieces import launchers as launchers
 from .pieces import layout_words as layout_words
 from .pieces import listed as listed
 from .pieces import machine as machine
@@ -20,8 +21,10 @@ from .pieces import picked_as_words as picked_as_words
 from .pieces import place_words as place_words
 from .pieces import price_words as price_words
 from .pieces import prices_words as prices_words
+from .pieces import standing_words as standing_words
 from .pieces import surplus_words as surplus_words
 from .pieces import sustained_words as sustained_words
+from .pieces import target_of as target_of
 from .pieces import time_text as time_text
 from .pieces import units_words as units_words
 from .pieces import wrapped as wrapped

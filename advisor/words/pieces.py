@@ -29,6 +29,7 @@ PICKS: Final[Mapping[str, str]] = {
     "cheapest": "cheapest",
     "fastest": "fastest worth its money",
     "within_deadline": "cheapest within the deadline",
+    "dated": "best value at a price with a day",
 }
 
 
@@ -100,6 +101,61 @@ def price_words(parts: Sequence[Record]) -> str:
     kinds = {part.get("price_kind") for part in parts}
     said = next((words for kind, words in _PRICES if kind in kinds), "price")
     return f"{said} {_day(min(str(part.get('price_as_of') or '') for part in parts))}"
+
+
+# What people call the tools that rent machines.
+_LAUNCHERS: Final = {
+    "skypilot": "SkyPilot", "dstack": "dstack", "sagemaker": "SageMaker", "vertex": "Vertex AI",
+    "azureml": "Azure ML",
+}  # fmt: skip
+# Takes machines that somebody rented by hand.
+BY_HAND: Final = "kubernetes"
+
+
+def launchers(one: Record) -> list[str]:
+    """Return the targets of ``advisor export`` that rent all machines of a row."""
+    parts = one["configuration"]
+    return [] if len(parts) > 1 else list(parts[0].get("launchers", ()))
+
+
+def target_of(one: Record) -> str:
+    """Return the target that a row is exported to where nobody names one; empty: none takes it.
+
+    Machines that no launcher rents, Kubernetes takes once they are rented; this one, torchrun.
+    """
+    parts = one["configuration"]
+    if len(parts) > 1:
+        return ""
+    here = all(part["provider"] == "here" for part in parts)
+    return "torchrun" if here else next(iter(launchers(one)), BY_HAND)
+
+
+def standing_words(one: Record) -> str:
+    """Say of which day the price is, that no source says what is in stock, and who rents it.
+
+    >>> part = {"provider": "a", "price_as_of": "", "launchers": ["skypilot", "dstack"]}
+    >>> standing_words({"configuration": [part]})
+    'price without a date, stock unknown; SkyPilot or dstack rents it'
+    """
+    said = price_words(one["configuration"])
+    if not said:
+        return ""
+    names = [_LAUNCHERS.get(name, name) for name in launchers(one)]
+    several = " or ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+    rented = f"{several} rents it" if names else "rented by hand: no launcher rents it"
+    return f"{said}, stock unknown; {rented}"
+
+
+def lacking_words(one: Record, than: Record) -> str:
+    """Say what a row lacks that another has: a price's day, a launcher, an account's quota."""
+
+    def undated(row: Record) -> bool:
+        return not all(part.get("price_as_of") for part in row["configuration"])
+
+    said = ["its price has no day"] if undated(one) and not undated(than) else []
+    said += ["no launcher rents it"] if launchers(than) and not launchers(one) else []
+    waits = one.get("request_h", 0.0) > than.get("request_h", 0.0)
+    return " and ".join([*said, *(["a new account has to ask for it"] if waits else [])])
 
 
 def _day(day: str) -> str:

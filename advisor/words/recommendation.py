@@ -215,6 +215,7 @@ _ROWS: Final = 5
 _SHORT: Final = {
     "best_value": ("best value", "best"), "fastest": ("in a hurry", "hurry"),
     "cheapest": ("cheapest", "cheapest"), "within_deadline": ("in time", "in time"),
+    "dated": ("dated", "dated"),
 }  # fmt: skip
 _STAR: Final = "*"  # behind machines that are like nothing that was measured
 _LABEL: Final = 9
@@ -268,7 +269,7 @@ def text(
         # What it points to is in the table.
         more = [p for p in _told(shown, " ".join(lines)) if p not in places]
         size = len(lines) + sum(len(table[p + 1]) for p in more) + (not kept)
-        if lines and (order <= _ALWAYS or used + size <= room):
+        if lines and (order <= _ALWAYS or not is_screen or used + size <= room):
             kept.append(number)
             places += more
             used += size
@@ -343,7 +344,8 @@ def _choice(record: Record, width: int) -> list[tuple[str, bool]]:
 
 
 # What one line of the table says: texts (rank, what the row is picked as, machines, provider,
-# region), numbers (time, its range, cost, its range, USD an hour), and what is particular.
+# region), numbers (time, its range, cost, its range, USD an hour, what rents it, day of the
+# price), and what is particular.
 _Cells = tuple[tuple[str, ...], tuple[str, ...], str]
 
 
@@ -366,7 +368,8 @@ def _table(
     share = percent_text(every[0]["cost_usd"]["coverage"])
     title = (
         ("", "", "GPUs" if by_gpu else "machines", "where", ""),
-        ("time", f"({share})", "cost", f"({share})", "$/GPU-h" if by_gpu else "$/h"), "",
+        ("time", f"({share})", "cost", f"({share})", "$/GPU-h" if by_gpu else "$/h", "launch",
+         "price of"), "",
     )  # fmt: skip
     return _aligned([title, *cells], width, is_full=is_full)
 
@@ -413,7 +416,9 @@ def _cells(
         "" if own else ", ".join(where), "" if own else " + ".join(regions),
     )  # fmt: skip
     rate = digits(usd_per_h) if usd_per_h else ""
-    numbers = (time, _brief(times), cost, _brief(costs), rate)
+    days = sorted(str(part.get("price_as_of") or "no day") for part in parts)
+    rented = ("", "") if own else (next(iter(pieces.launchers(one)), "by hand"), days[-1])
+    numbers = (time, _brief(times), cost, _brief(costs), rate, *rented)
     return texts, numbers, _particular(one, names_wait=names_wait)
 
 
@@ -446,12 +451,13 @@ def _brief(bounds: str) -> str:
 def _aligned(cells: list[_Cells], width: int, *, is_full: bool) -> list[list[str]]:
     """Return the lines of each, in columns.
 
-    The region gives way first, then the hourly price, then texts go below.
+    The region gives way first, then the day and what rents it, then the hourly price, then texts
+    go below.
     """
     every_text, every_number, particular = zip(*cells, strict=True)
-    for kept, shown in ((5, 5), (4, 5), (4, 4), (2, 5), (1, 5), (1, 4)):
+    for kept, shown in ((5, 7), (4, 7), (4, 6), (4, 5), (4, 4), (2, 5), (1, 5), (1, 4)):
         left = _columns([texts[:kept] for texts in every_text], "<" * kept, (0, 1, 1, 1, 1))
-        right = _columns([one[:shown] for one in every_number], "><><>", (0, 1, 2, 1, 2))
+        right = _columns([one[:shown] for one in every_number], "><><><<", (0, 1, 2, 1, 2, 2, 2))
         if len(left[0]) + _BETWEEN + len(right[0]) <= width:
             break
     found = []
@@ -541,7 +547,7 @@ def _named(
     is_starred = any(one["extrapolating"] for one in rows)
     star = "like nothing we measured, so the range is wider" if is_starred else ""
     return [
-        _line(1, "Fits", "" if pick is None else _fits(pick), width),
+        _line(1, "Fits", "" if pick is None else _fits(pick, record["job"]), width),
         _line(1, "Sure?", doubts, width),
         *(
             _line(
@@ -555,6 +561,8 @@ def _named(
         _line(2, "Prices", _prices(pick, rows), width),
         _line(8, "Compared", _compared(record), width),
         (_ALWAYS, _rejections(record, width)),
+        (4 if is_screen else 1, [] if pick is None else _export(pick, command, width)),
+        (6 if is_screen else 1, _by_hand(rows, width)),
         (5 if is_screen else 1, _more(record, pieces.listed(record), command, width)),
     ]
 
@@ -569,11 +577,17 @@ def _line(order: int, name: str, said: str, width: int, most: int | None = None)
     return order, lines
 
 
-def _fits(pick: Record) -> str:
-    """Say what the pick needs of its memory, and how the job is laid out on it."""
-    needed = pieces.memory_words(pick)
-    has_gpu = pick["device_memory_gib"] is not None
-    return f"{needed}; {pieces.layout_words(pick['layout'])}" if has_gpu else needed
+def _fits(pick: Record, job: Record) -> str:
+    """Say what the pick needs of its memory, how the job is laid out on it, and what runs that."""
+    needed, layout = pieces.memory_words(pick), pick["layout"]
+    if pick["device_memory_gib"] is None:
+        return needed
+    run = f" ({pick['framework']} runs it)" if pick.get("framework") else ""
+    batch, ranks = job.get("global_batch"), pick["devices"]
+    split = layout["tp"] * layout["cp"] > 1 and layout["pp"] == layout["ep"] == 1
+    is_odd = f"; a batch of {batch} does not divide over {ranks} GPUs"
+    odd = is_odd if split and batch and batch % ranks else ""
+    return f"{needed}; {pieces.layout_words(layout)}{run}{odd}"
 
 
 def _shared(record: Record, rows: list[Record]) -> str:
@@ -588,12 +602,35 @@ def _shared(record: Record, rows: list[Record]) -> str:
 
 
 def _prices(pick: Record | None, rows: Sequence[Record]) -> str:
-    """Say of which day the pick's price is, and those of the rows shown."""
-    own = "" if pick is None else pieces.price_words(pick["configuration"])
+    """Say of which day the pick's price is and who rents it, and the days of the rows shown."""
+    own = "" if pick is None else pieces.standing_words(pick)
     days = pieces.prices_words(rows)
-    if own.removeprefix("price ") == days.removeprefix("prices "):
+    if own.partition(",")[0].removeprefix("price ") == days.removeprefix("prices "):
         return own
     return "; ".join(filter(None, (own, f"shown are {days}" if days else "")))
+
+
+def _export(pick: Record, command: Sequence[str], width: int) -> list[str]:
+    """Return how the pick is handed over: the question's own words, to what rents it."""
+    target = pieces.target_of(pick)
+    if not (command and target):
+        return []
+    asked = [word for word in command[2:] if word != "--full"]
+    # A recipe's file stands first; where an export has its row.
+    recipe = ["--recipe"] if asked and not asked[0].startswith("-") else []
+    rank = [str(pick["rank"])] if pick["rank"] else []
+    words = [command[0], "export", *rank, "--to", target, *recipe, *asked]
+    first, *rest = pieces.pasteable(words, width - _LABEL + 2)
+    return [f"{'Export':<{_LABEL}}{first.strip()}", *(f"{'':{_LABEL - 2}}{x}" for x in rest)]
+
+
+def _by_hand(rows: Sequence[Record], width: int) -> list[str]:
+    """Say which rows of the table no launcher rents."""
+    by_hand = [one["rank"] or 0 for one in rows if pieces.target_of(one) == pieces.BY_HAND]
+    rented = _listed([str(one) for one in sorted(by_hand)])
+    row_word = "row" if len(by_hand) == 1 else "rows"
+    said = f"no launcher rents {row_word} {rented}: --to {pieces.BY_HAND}" if by_hand else ""
+    return _line(0, "By hand", said, width)[1]
 
 
 def _rejections(record: Record, width: int) -> list[str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from advisor.quantities import digits, hours_text, percent_text, seconds_text, usd_interval
-from advisor.words.pieces import cost_text, rented_words, time_text
+from advisor.words.pieces import cost_text, lacking_words, rented_words, time_text
 
 Record = Mapping[str, Any]
 Place = int | Literal["here"]
@@ -173,20 +173,47 @@ def _beside(chosen: Record, front: Sequence[Record], faster: Record | None) -> I
     if faster is not None and _time(faster) < _time(chosen):
         speed, money = _time(chosen) / _time(faster), _cost(faster) / _cost(chosen)
         price = dearer_words(money) if money >= 1.0 else f"is {cheaper_words(money)}"
-        machines = [
-            sum(part["count"] for part in one["configuration"]) for one in (chosen, faster)
-        ]
+        machines = _machines(chosen), _machines(faster)
         # What beats the choice in both is not it because it is several machines.
         several = (
             f", on {machines[1]} machines" if money <= 1.0 and machines[1] > machines[0] else ""
         )
-        text = f"#{faster['rank']} is {faster_words(speed)} and {price}{several}."
+        why = several or (_because(faster, chosen) if money <= 1.0 else "")
+        text = f"#{faster['rank']} is {faster_words(speed)} and {price}{why}."
         yield _compared("faster", faster, chosen, text)
     cheaper = _next(front, chosen, 1)
     if cheaper is not None and _cost(cheaper) < _cost(chosen):
         share, time = _cost(cheaper) / _cost(chosen), _time(cheaper) / _time(chosen)
         text = f"#{cheaper['rank']} is {cheaper_words(share)} and {slower_words(time)}."
         yield _compared("cheaper", cheaper, chosen, text)
+    yield from _doubted(chosen, front, (faster, cheaper))
+
+
+def _machines(one: Record) -> int:
+    return sum(part["count"] for part in one["configuration"])
+
+
+def _because(one: Record, chosen: Record) -> str:
+    said = lacking_words(one, chosen)
+    return f", but {said}" if said else ""
+
+
+def _doubted(
+    chosen: Record, front: Sequence[Record], said: Sequence[Record | None]
+) -> Iterator[Claim]:
+    """Say what is saved by what is as fast, costs less, and lacks what the choice has."""
+    machines = _machines(chosen)
+    found = [
+        one for one in front
+        if all(one is not other for other in (chosen, *said)) and _cost(one) < _cost(chosen)
+        and _time(one) < _PERCENT_BELOW * _time(chosen) and _machines(one) <= machines
+        and lacking_words(one, chosen)
+    ]  # fmt: skip
+    if found:
+        best = min(found, key=_cost)
+        share = cheaper_words(_cost(best) / _cost(chosen))
+        text = f"#{best['rank']} is {share} in the time{_because(best, chosen)}."
+        yield _compared("cheaper", best, chosen, text)
 
 
 def _next(front: Sequence[Record], chosen: Record, way: int) -> Record | None:

@@ -3,6 +3,7 @@ from .frameworks import DESCRIBED as DESCRIBED
 from .frameworks import RECORDED as RECORDED
 from .frameworks import Framework as Framework
 from .frameworks import broken_rule as broken_rule
+from .frameworks import framework_words as framework_words
 from .frameworks import frameworks_of as frameworks_of
 from .frameworks import is_runnable as is_runnable
 from .frameworks import layout_columns as layout_columns

@@ -40,7 +40,9 @@ from advisor.planners.core import (
     Precision,
     Shapes,
     TrainingSetup,
+    Work,
     expert_tensor_ranks,
+    shapes_of,
 )
 
 Bools = NDArray[np.bool_]
@@ -701,6 +703,26 @@ def broken_rule(
         if (case.shapes is not None or not rule.of_shapes) and not np.all(rule.allows(case)):
             return rule
     return None
+
+
+_SAID: Final[dict[Framework, str]] = {
+    "deepspeed": "DeepSpeed", "megatron": "Megatron-LM", "torchtitan": "torchtitan",
+    "torchtune": "torchtune",
+}  # fmt: skip
+
+
+def framework_words(work: Work | None, layout: Layout) -> str:
+    """Return what runs a layout of a job; empty of one device, and of no known model."""
+    if work is None or layout.devices == 1:
+        return ""
+    shape = None if work.layers else work.transformer
+    shapes = None if shape is None else shapes_of(shape)
+    settings: dict[str, Any] = {"setup": work.setup, "precision": work.precision}
+    for one in RECORDED if shape is None else frameworks_of(work.setup):
+        if broken_rule(layout, one, shapes, **({} if shape is None else settings)) is None:
+            in_torch = "FSDP" if layout.zero_stage == 3 else "DDP"
+            return _SAID.get(one, "PyTorch's pipelines" if layout.pp > 1 else in_torch)
+    return ""
 
 
 def layout_columns(layout: Layout) -> Layouts:

@@ -212,7 +212,15 @@ def _starved(case: StepCase) -> NDArray[np.bool_]:
 
 
 def unit_model(case: StepCase) -> UnitModel:
-    """Return the job's units over the case's fleet, made once."""
+    """Return the job's units over the case's fleet, made once.
+
+    A described model has no modules that stages or divided blocks could be named by, and its
+    framework no switch: it is cut only where that is asked for.
+    """
+    space, job = case.space, case.job
+    is_whole = (space.tp, space.pp, space.min_tp, space.min_pp) == (None, None, 1, 1)
+    if is_whole and job.measured is None and not job.is_rehearsed:
+        case = replace(case, space=replace(space, tp=1, pp=1))
     return case.once(("units",), lambda: UnitModel(case))
 
 

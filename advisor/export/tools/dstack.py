@@ -22,7 +22,10 @@ _FILE: Final = "task.dstack.yml"
 def write(pick: Pick, launch: Launch, values: Mapping[str, str]) -> Exported:
     """Return the task; a run that spot machines are taken from is started again."""
     same, others = exchangeable(pick)
-    known = [pick.rented, *(one for one in same if is_rented_from("dstack", one.provider))]
+    known = [
+        pick.rented,
+        *(one for one in same if is_rented_from("dstack", one.provider, pick.nodes)),
+    ]
     placed = [one.region for one in known if is_in_one_region(one)]
     found = documents(
         "dstack", pick, launch, **values, has_image=values["image"] != _DEFAULT_IMAGE,

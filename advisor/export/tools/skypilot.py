@@ -15,6 +15,7 @@ from advisor.export.pick import Pick
 from advisor.export.target import Exported, is_rented_from
 from advisor.export.templates import documents
 from advisor.export.texts import attached, exchangeable, is_in_one_region, job_name, yaml_text
+from advisor.providers import launcher_of
 
 _FILE: Final = "task.yaml"
 _MASTER: Final = '"$(echo "$SKYPILOT_NODE_IPS" | head -n1)"'
@@ -23,7 +24,7 @@ _MASTER: Final = '"$(echo "$SKYPILOT_NODE_IPS" | head -n1)"'
 def write(pick: Pick, launch: Launch, _: Mapping[str, str]) -> Exported:
     """Return the task; managed jobs restart where spot machines are taken away."""
     same, others = exchangeable(pick)
-    known = [one for one in same if is_rented_from("skypilot", one.provider)]
+    known = [one for one in same if is_rented_from("skypilot", one.provider, pick.nodes)]
     found = documents(
         "skypilot", pick, launch, command=launch.shell(_MASTER), resources=_resources(pick, known)
     )
@@ -51,8 +52,13 @@ def _resources(pick: Pick, same: list[Offer]) -> list[dict[str, Any]]:
 
 def _resource(one: Offer, *, is_spot: bool) -> dict[str, Any]:
     machine, card, count = attached(one)
-    place = f"/{one.region}" if is_in_one_region(one) else ""
-    found: dict[str, Any] = {"infra": one.provider + place, "instance_type": machine}
+    named = launcher_of("skypilot", one.provider) or {"cloud": one.provider, "type_prefix": ""}
+    # A reseller has places of its own.
+    has_place = is_in_one_region(one) and not named["type_prefix"]
+    found: dict[str, Any] = {
+        "infra": named["cloud"] + (f"/{one.region}" if has_place else ""),
+        "instance_type": named["type_prefix"] + machine,
+    }
     if card:
         found["accelerators"] = f"{card}:{count}"
     return found | {"use_spot": is_spot}

@@ -28,7 +28,7 @@ function withBounds([value, bounds]) { return bounds ? `${value} (${range(bounds
 
 function priceText(row, words) {
   const bills = row.bills.map((bill) => `$${money(bill.price_usd_per_h)}/h ${bill.pricing}`);
-  return [...new Set(bills), words.price].filter(Boolean).join(", ");
+  return [...new Set(bills), words.standing].filter(Boolean).join(", ");
 }
 
 function money(value) {

@@ -6,6 +6,7 @@
   const { element, live } = window.advisorReport;
   let ask = null;
   let target = live.targets.length ? live.targets[0].name : "";
+  let isChosen = false; // by hand: it stays, whatever is looked at
   const given = {};
 
   function copyButton(label, title, text, id) {
@@ -82,8 +83,16 @@
     }
   }
 
+  // The tool that rents what is looked at, unless somebody chose another.
+  function follow() {
+    const report = window.advisorReport;
+    const words = report.data.words.candidates[report.selected];
+    if (!isChosen && words && words.target) target = words.target;
+  }
+
   function exporter() {
     if (!live.targets.length) return [null, null];
+    follow();
     const place = element("div", { id: "exported", "aria-live": "polite" });
     const fields = element("div", { class: "blanks" });
     const fit = () => {
@@ -93,8 +102,15 @@
     const choice = element("select", { id: "target", "aria-label": "Tool to export to" },
       ...live.targets.map((one) => element("option", { value: one.name, selected: one.name === target },
         one.name)));
+    document.addEventListener("advisor:selected", () => {
+      if (!choice.isConnected) return;
+      follow();
+      choice.value = target;
+      fit();
+    });
     choice.addEventListener("change", () => {
       target = choice.value;
+      isChosen = true;
       fit();
     });
     const button = element("button", { type: "button", id: "export", class: "main" }, named());
