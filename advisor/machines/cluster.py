@@ -155,9 +155,10 @@ def parse_cluster(text: str, catalogue: Catalogue) -> Cluster:
     after an at sign (otherwise that of machines that are rented with these accelerators), and
     whether it bypasses the kernel (``@25Gbps:rdma``: InfiniBand, RoCE and EFA do) or not
     (``:tcp``). Where that is not said, it does from 100 Gbps on, as sold or as measured of such a
-    card, does not up to 10, and is taken between the two in between. More than eight GPUs without a number of machines are in as many as hold them
-    (``machines_filled``). ``72xGB200`` is a rack: 18 machines of four whose NVLink joins all 72,
-    each with that network. Groups are joined by ``+`` or a comma, and the two forms may be mixed.
+    card, does not up to 10, and is taken between the two in between. More than eight GPUs without
+    a number of machines are in as many as hold them (``machines_filled``). ``72xGB200`` is a rack:
+    18 machines of four whose NVLink joins all 72, each with that network. Groups are joined by
+    ``+`` or a comma, and the two forms may be mixed.
 
     Raises UsageError if the text is no such expression or a count makes no sense. Raises
     CatalogueError if an instance type or accelerator is unknown.

@@ -365,7 +365,10 @@ def _split_words(case: OnGroups, batches: Sequence[int], shares: Sequence[float]
     said, first = [], 0
     for group in case.groups:
         own = slice(first, first := first + group.devices)
-        each = [_once([str(b) for b in batches[own]]), _once([percent_text(s) for s in shares[own]])]
+        each = [
+            _once([str(b) for b in batches[own]]),
+            _once([percent_text(s) for s in shares[own]]),
+        ]
         said.append(f"{group.part.name} {each[0]} samples and {each[1]} of the state")
     return "; ".join(said)
 
