@@ -21,9 +21,9 @@ from advisor.ask import Constraints
 from advisor.catalogue import Catalogue
 from advisor.collectors import bounded
 from advisor.collectors.format import Recording
-from advisor.estimate import Predictor, best_unreleased, model_on
+from advisor.estimate import Predictor
 from advisor.jobs import NO_LENGTH, Job
-from advisor.machines import group_of_type, suite_device
+from advisor.machines import suite_device
 from advisor.words import card_name
 
 # The best value of another job, and what is listed first (0) or last (-1) under other limits.
@@ -119,6 +119,9 @@ def _reached(
     job: Job, request: Constraints, predictor: Predictor, one: Candidate, chosen: Candidate
 ) -> ProposedChange | None:
     """Return the row trained as no released framework can; None where that is no faster."""
+    from advisor.estimate import best_unreleased, model_on  # of unlike machines alone
+    from advisor.machines import group_of_type
+
     catalogue = predictor.catalogue
     cluster = tuple(
         group_of_type(catalogue.instance_type(f"{o.provider}:{o.instance_type}"), n, catalogue)
