@@ -538,3 +538,30 @@ def test_swapping_is_left_out_where_nobody_asks_for_it() -> None:
     assert "layer swapping" not in {c.name for c in refused.choices}
     asked = planned("8xA100-80GB@200Gbps", asked=LayoutRequest(swap=True))
     assert "layer swapping" in {c.name for c in asked.choices}
+
+
+def test_what_no_framework_runs_says_its_split_of_every_machine() -> None:
+    done = RUN.invoke(
+        app, ["plan", "--cluster", "2xA100-40GB,4xA10G", "--batch", "64", *MODEL, "--json"]
+    )
+    assert done.exit_code == 0, done.output
+    plans = [one for one in json.loads(done.output)["plans"] if not one["commands"]]
+    assert {one["name"] for one in plans} >= {"asymmetric pipeline", "uneven batches and state"}
+    for one in plans:
+        assert "A100" in one["details"]["split"]
+        assert "A10G" in one["details"]["split"]
+
+
+def test_swapping_is_compared_with_the_pipeline_that_is_printed() -> None:
+    done = RUN.invoke(
+        app, ["plan", "--cluster", "8x1xRTX-3090@0.1Gbps", "--batch", "16", *MODEL, "--json"]
+    )
+    assert done.exit_code == 0, done.output
+    plans = json.loads(done.output)["plans"]
+    piped = [
+        one["step_time_s"]["value"] for one in plans
+        if any(each["pp"] > 1 for each in one["layouts"].values())
+    ]  # fmt: skip
+    swap = next(one for one in plans if one["name"] == "layer swapping")
+    gain = min(piped) / swap["step_time_s"]["value"]
+    assert swap["details"]["gain_over_pipeline"] == pytest.approx(gain)

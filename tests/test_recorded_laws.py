@@ -294,7 +294,7 @@ def test_reductions_are_those_of_the_ranks_of_a_stage(
         gradient_bytes=WORK.gradient_bytes * share, nodes=nodes, devices_per_node=ranks,
         intra_bytes_per_s=INTRA, intra_latency_s=LATENCIES[0],
         network_bytes_per_s=NETWORK / tp, network_latency_s=LATENCIES[1],
-        parameters=one.scaling, zero_stage=1, has_rdma=one.node.network.bypasses_kernel,
+        parameters=one.scaling, zero_stage=1, has_rdma=one.node.network.rdma_share,
     )  # fmt: skip
     assert found.step_s == pytest.approx(by_hand.step_s)
     less = one.reduced(layout, 3 * 0.4, 0.2, 0.1, 1.0 / WORK.gradient_bytes)

@@ -206,21 +206,28 @@ def pasted(found: RightSize) -> str:
 
 
 def _least_reserved(policies: Mapping[str, tuple[LimitedRun, ...]], recording: Recording) -> str:
-    """Say which way of setting limits reserves least, of those that hold the job back by 1 %."""
+    """Say which way of setting limits reserves least, of those that hold the job back by 1 %.
+
+    It is the one whose larger share of the machine, cores or memory, is the smallest.
+    """
     host = recording.host
     shares = {
-        name: max(run.reserved_core_h / max(host.cpu_limit, 1e-9),
-                  run.reserved_gib_h * GIB / max(_memory(recording), 1)) / run.slowdown
+        name: (run.reserved_core_h / max(host.cpu_limit, 1e-9) / run.slowdown,
+               run.reserved_gib_h * GIB / max(_memory(recording), 1) / run.slowdown)
         for name, (run,) in policies.items()
         if not run.oom and run.slowdown <= _MOST_SLOWER
     }  # fmt: skip
     if not shares:
         return "no policy that changes limits holds it back by less"
-    best = min(shares, key=lambda name: shares[name])
-    less = 1.0 - shares[best] / shares["peak"]
+    best = min(shares, key=lambda name: max(shares[name]))
+    said = [
+        f"{percent_text(abs(own / peak - 1.0))} {'less' if own <= peak else 'more'} of {what}"
+        for what, own, peak in zip(
+            ("the cores", "the memory"), shares[best], shares["peak"], strict=True
+        )
+    ]
     return (
-        f"of {len(policies)} policies {best} reserves the least memory: {percent_text(less)} less "
-        "than the peaks"
+        f"of {len(policies)} policies {best} reserves least: {' and '.join(said)} than the peaks"
     )
 
 

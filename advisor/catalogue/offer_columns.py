@@ -219,6 +219,8 @@ class TypeColumns(_Columns):
     intra_bytes_per_s: Floats
     intra_latency_s: Floats
     network_latency_s: Floats
+    # how sure it is that messages between machines bypass the kernel: 0 or 1 where it is known
+    rdma_share: Floats
     # nobody states the network: ``network_bytes_per_s`` is that of machines rented with the same
     # accelerators, or of like size (``networks``)
     is_network_assumed: Bools

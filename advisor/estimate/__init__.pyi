@@ -84,6 +84,7 @@ from .unlike.places import places_of as places_of
 from .unlike.ways import WAYS as WAYS
 from .unlike.ways import UnlikeWay as UnlikeWay
 from .unlike.ways import best_released as best_released
+from .unlike.ways import best_unreleased as best_unreleased
 from .unlike.ways import handicap as handicap
 from .unlike.ways import tried as tried
 from .unlike.ways import unlike_choices as unlike_choices
@@ -93,3 +94,4 @@ from .ways.beside import layouts_alone as layouts_alone
 from .ways.model_parallel import on_machine as on_machine
 from .ways.model_parallel import search as search
 from .ways.recorded_units import UnitModel as UnitModel
+from .ways.swapping import beside_pipelines as beside_pipelines

@@ -27,7 +27,7 @@ from advisor.catalogue import (
 )
 from advisor.collectors import bounded
 from advisor.errors import AdvisorError, CatalogueError, UsageError
-from advisor.planners.core import GIB, Device, Link, Machines, Node
+from advisor.planners.core import GIB, Device, Link, Machines, Node, bytes_per_s
 from advisor.planners.links import RDMA_FROM_BYTES_PER_S
 from advisor.quantities import parse_rate
 
@@ -81,7 +81,8 @@ _HINT: Final = (
 )
 _GPUS: Final = re.compile(
     r"""(?:(?P<nodes>\d{1,9})\s*x\s*)?(?P<gpus>\d{1,9})\s*x\s*(?P<name>[A-Za-z][\w. -]*?)
-    (?::(?P<link>[A-Za-z]\w*))?(?::(?P<watts>\d+(\.\d+)?)\s*W)?(?:@(?P<rate>[^@]+))?$""",
+    (?::(?P<link>(?!(?:rdma|tcp)\b)[A-Za-z]\w*))?(?::(?P<watts>\d+(\.\d+)?)\s*W)?
+    (?::(?P<before>rdma|tcp))?(?:@(?P<rate>[^@:]+))?(?::(?P<after>rdma|tcp))?$""",
     re.VERBOSE | re.IGNORECASE,
 )
 _TYPES: Final = re.compile(r"(?:(?P<count>\d{1,9})\s*x\s*)?(?P<name>[A-Za-z][\w.-]*)$")
@@ -100,14 +101,17 @@ _INTRA_LATENCY_S: Final = 10e-6
 # the wire, preamble and gap among them, 1,448 are TCP's payload. No rate in the catalogue lies
 # between 85 Gbit/s, which is sold without RDMA, and 100.
 _MEASURED_SHARE: Final = 1448 / 1538
+# Where nobody says how a network is used: RDMA cards (RoCE) start here, and are ever more usual up
+# to the rate that all have it.
+_RDMA_POSSIBLE_FROM: Final = bytes_per_s(10)
 
 
 def read_cluster(text: str, catalogue: Catalogue) -> Cluster:
     """Read a cluster from its text, or from the file that the text names.
 
     A file (``.json`` or ``.toml``) has a list ``groups`` of tables with ``instance_type`` and
-    ``count``, or ``gpu``, ``gpus_per_node``, ``nodes``, ``link``, ``power_limit_w`` and
-    ``network_gbps``.
+    ``count``, or ``gpu``, ``gpus_per_node``, ``nodes``, ``link``, ``power_limit_w``,
+    ``network_gbps`` and ``transport``.
 
     Raises UsageError if it cannot be read. Raises CatalogueError if an instance type or
     accelerator is unknown.
@@ -134,10 +138,11 @@ def _words(group: Any) -> str:
     if "instance_type" in group:
         return f"{int(group.get('count', 1))}x{group['instance_type']}"
     link = f":{group['link']}" if "link" in group else ""
+    transport = f":{group['transport']}" if "transport" in group else ""
     power = f":{float(group['power_limit_w']):g}W" if "power_limit_w" in group else ""
     rate = f"@{group['network_gbps']}Gbps" if "network_gbps" in group else ""
     count = f"{int(group.get('nodes', 1))}x{int(group['gpus_per_node'])}"
-    return f"{count}x{group['gpu']}{link}{power}{rate}"
+    return f"{count}x{group['gpu']}{link}{power}{rate}{transport}"
 
 
 def parse_cluster(text: str, catalogue: Catalogue) -> Cluster:
@@ -147,11 +152,13 @@ def parse_cluster(text: str, catalogue: Catalogue) -> Cluster:
     ``"8xA100-80GB:nvlink@200Gbps,4xL4@25Gbps"`` names accelerators: ``[MACHINES x] GPUS x NAME``,
     the link inside a machine after a colon (``nvlink`` or ``pcie``; the card's own otherwise) and
     its power limit after another (``:500W``, as ``nvidia-smi`` says it), and the machine's network
-    after an at sign (otherwise that of machines that are rented with these accelerators; from 100
-    Gbps on, as sold or as measured of such a card, it is taken to bypass the kernel, as InfiniBand
-    and EFA do). More than eight GPUs without a number of machines are in as many as hold them
-    (``machines_filled``). ``72xGB200`` is a rack: 18 machines of four whose NVLink joins all 72,
-    each with that network. Groups are joined by ``+`` or a comma, and the two forms may be mixed.
+    after an at sign (otherwise that of machines that are rented with these accelerators), and
+    whether it bypasses the kernel (``@25Gbps:rdma``: InfiniBand, RoCE and EFA do) or not
+    (``:tcp``). Where that is not said, it does from 100 Gbps on, as sold or as measured of such a
+    card, does not up to 10, and is taken between the two in between. More than eight GPUs without
+    a number of machines are in as many as hold them (``machines_filled``). ``72xGB200`` is a rack:
+    18 machines of four whose NVLink joins all 72, each with that network. Groups are joined by
+    ``+`` or a comma, and the two forms may be mixed.
 
     Raises UsageError if the text is no such expression or a count makes no sense. Raises
     CatalogueError if an instance type or accelerator is unknown.
@@ -268,7 +275,7 @@ def group_of_type(found: TableRow, count: int, catalogue: Catalogue) -> ClusterG
     return _machines(
         found.name, card, count, devices, link or card.link_name,
         measured or link_between(row, link, host_bytes_per_s=host)[0],
-        _network_link(rate, is_rdma=is_rdma),
+        _network_link(rate, float(is_rdma)),
         host_bytes_per_s=host,
         vcpus=int(found.vcpus or 1),
         core_speed=found.core_speed,
@@ -366,25 +373,34 @@ def _of_gpus(words: re.Match[str], item: str, catalogue: Catalogue) -> ClusterGr
         intra = known.peer_bytes_per_s
     else:
         raise UsageError(f"unknown link {link!r} in {item!r}", hint="say nvlink or pcie")
-    assumed = None
+    assumed, said = None, (words["before"] or words["after"] or "").lower()
     if words["rate"] is None:
         assumed = KnownNetworks(catalogue.types, catalogue.accelerators).network(known.name, gpus)
-        network = _network_link(assumed.bytes_per_s, is_rdma=assumed.is_rdma)
+        if said:
+            assumed = replace(assumed, is_rdma=said == "rdma")
+        network = _network_link(assumed.bytes_per_s, float(assumed.is_rdma))
     else:
         rate = _network(words["rate"])
-        is_rdma = rate >= _MEASURED_SHARE * RDMA_FROM_BYTES_PER_S
-        network = _network_link(rate, is_rdma=is_rdma)
+        network = _network_link(rate, float(said == "rdma") if said else _usual_rdma_share(rate))
     return _machines(
         f"{gpus}x{known.name}{limit}", known, nodes, gpus, link, intra, network,
         vcpus=12 * gpus, domain_machines=domain, assumed_network=assumed,
     )  # fmt: skip
 
 
-def _network_link(rate: float, *, is_rdma: bool) -> Link:
+def _usual_rdma_share(rate: float) -> float:
+    """Return how surely a network of which only the rate [bytes/s] is said has RDMA."""
+    surely = _MEASURED_SHARE * RDMA_FROM_BYTES_PER_S
+    share = math.log(rate / _RDMA_POSSIBLE_FROM) / math.log(surely / _RDMA_POSSIBLE_FROM)
+    return min(max(share, 0.0), 1.0)
+
+
+def _network_link(rate: float, rdma_share: float) -> Link:
     return Link(
-        name="rdma" if is_rdma else "tcp",
+        name="network",
         bytes_per_s=rate,
-        latency_s=_RDMA_LATENCY_S if is_rdma else _NETWORK_LATENCY_S,
+        latency_s=_RDMA_LATENCY_S**rdma_share * _NETWORK_LATENCY_S ** (1.0 - rdma_share),
+        rdma_share=rdma_share,
     )
 
 

@@ -113,6 +113,7 @@ def catalogue_fleet(catalogue: Catalogue) -> TypeColumns:
         intra_bytes_per_s=_intra_bytes_per_s(catalogue),
         intra_latency_s=np.where(is_host, LATENCY_S["host"], LATENCY_S["nvlink"]),
         network_latency_s=np.where(types.is_rdma, LATENCY_S["rdma"], LATENCY_S["ethernet"]),
+        rdma_share=types.is_rdma.astype(float),
         is_rented=True,
     )
 
@@ -133,7 +134,7 @@ def lone_fleet(
         intra_bytes_per_s=between,
         has_own_links=is_own,
         network_bytes_per_s=np.inf,
-        is_rdma=True,
+        rdma_share=1.0,
         vcpus=float(device.cores or 1) if is_cpu else np.inf,
         core_speed=device.core_speed if is_cpu else core_speed,
         memory_bytes=device.memory_bytes if is_cpu else np.inf,
@@ -183,6 +184,7 @@ def over_assumed_network(machines: TypeColumns, network: AssumedNetwork) -> Type
         network_bytes_per_s=np.array([network.bytes_per_s]),
         network_latency_s=np.array([LATENCY_S["rdma" if network.is_rdma else "ethernet"]]),
         is_rdma=np.array([network.is_rdma]),
+        rdma_share=np.array([float(network.is_rdma)]),
         is_network_assumed=np.array([True]),
         network_log_sd=np.array([network.log_sd]),
     )
@@ -190,7 +192,7 @@ def over_assumed_network(machines: TypeColumns, network: AssumedNetwork) -> Type
 
 def one_type(
     device: Device, *, per_node: int, intra_bytes_per_s: float, has_own_links: bool,
-    is_rdma: bool, core_speed: float | None, **known: Any,
+    rdma_share: float, core_speed: float | None, **known: Any,
 ) -> TypeColumns:  # fmt: skip
     """Return machines of one type, ``per_node`` devices in each; see ``TypeColumns``.
 
@@ -201,14 +203,16 @@ def one_type(
         "domain_machines": 1, "cpu_baseline": 1.0, "cpu_launch_h": 0.0, "network_log_sd": 0.0,
         "is_supported": True, "is_accelerated": device.kind != "cpu",
     }  # fmt: skip
+    latency_s = LATENCY_S["rdma"] ** rdma_share * LATENCY_S["ethernet"] ** (1.0 - rdma_share)
     return TypeColumns.filled(
         1,
         devices=Devices((device,)),
         per_node=per_node,
         intra_bytes_per_s=intra_bytes_per_s if per_node > 1 else np.inf,
         intra_latency_s=LATENCY_S["nvlink" if has_own_links else "host"],
-        network_latency_s=LATENCY_S["rdma" if is_rdma else "ethernet"],
-        is_rdma=is_rdma,
+        network_latency_s=latency_s,
+        is_rdma=rdma_share == 1.0,
+        rdma_share=rdma_share,
         core_speed=np.nan if core_speed is None else core_speed,
         **usual | known,
     )
@@ -334,7 +338,7 @@ def _named_by_accelerator(group: ClusterGroup, per_node: int) -> TypeColumns:
         intra_bytes_per_s=node.intra.bytes_per_s,
         has_own_links=not node.intra.name.startswith("pcie"),
         network_bytes_per_s=node.network.bytes_per_s,
-        is_rdma=bool(node.network.bypasses_kernel),
+        rdma_share=node.network.rdma_share or 0.0,
         vcpus=node.vcpus * share,
         core_speed=node.core_speed,
         memory_bytes=node.memory_bytes * share,

@@ -93,6 +93,56 @@ def mixed(
     return (_change("mixed", "unlike machines together (without --no-mixed)", best, chosen),)
 
 
+def unreleased(
+    job: Job, request: Constraints, predictor: Predictor, chosen: Candidate,
+    front: Sequence[Candidate],
+) -> tuple[ProposedChange, ...]:  # fmt: skip
+    """Return what a system without a released framework would reach on listed unlike machines.
+
+    The best of them where no row that is listed is as fast and as cheap.
+    """
+    found = [
+        reached
+        for one in front
+        if len(one.configuration.parts) > 1
+        and (reached := _reached(job, request, predictor, one, chosen)) is not None
+        and not any(
+            listed.training_time_h.value <= reached.training_time_h.value
+            and listed.cost_usd.value <= reached.cost_usd.value
+            for listed in front
+        )
+    ]
+    return tuple(sorted(found, key=lambda one: one.time_factor * one.cost_factor)[:1])
+
+
+def _reached(
+    job: Job, request: Constraints, predictor: Predictor, one: Candidate, chosen: Candidate
+) -> ProposedChange | None:
+    """Return the row trained as no released framework can; None where that is no faster."""
+    from advisor.estimate import best_unreleased, model_on  # of unlike machines alone
+    from advisor.machines import group_of_type
+
+    catalogue = predictor.catalogue
+    cluster = tuple(
+        group_of_type(catalogue.instance_type(f"{o.provider}:{o.instance_type}"), n, catalogue)
+        for o, n in one.configuration.parts
+    )
+    case = predictor.case(job, space=request.space, known_network=request.known_network)
+    best = best_unreleased(model_on(case, cluster), cluster, global_batch=job.global_batch)
+    if best is None or best.step_time_s.value >= one.step_time_s.value:
+        return None
+    factor = best.step_time_s.value / one.step_time_s.value
+    then = replace(
+        one, training_time_h=one.training_time_h.scaled(factor),
+        cost_usd=one.cost_usd.scaled(factor),
+    )  # fmt: skip
+    do = (
+        f"what a system without a released framework ({best.name}) would reach on the machines of "
+        f"#{one.rank}: {best.details['split']}"
+    )
+    return _change("unreleased", do, then, chosen)
+
+
 def by_worth(found: Sequence[ProposedChange]) -> tuple[ProposedChange, ...]:
     """Return what saves most first, then what the answer assumes, then all else by its worth.
 

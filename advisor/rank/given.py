@@ -37,6 +37,7 @@ from advisor.estimate import (
     StepCase,
     TimeColumns,
     UnitModel,
+    beside_pipelines,
     burden,
     commands,
     group_columns,
@@ -304,7 +305,9 @@ def _planned(question: PlanQuestion, space: SearchSpace | None) -> Plan:
     blocks = UnitModel(question.case).blocks
     if isinstance(blocks, str) and not question.is_by_shape:
         left_out["tensor parallel"] = blocks
-    choices = [_with_units(question, model, choice) for choice in choices]
+    choices = [
+        _with_units(question, model, beside_pipelines(choice, choices)) for choice in choices
+    ]
     choices.sort(key=lambda c: (not c.commands, burden(c, question.objective) * handicap(c)))
     seen = [on.considered(on.group.count) for on in groups]
     seen += [

@@ -16,7 +16,15 @@ from advisor.errors import UsageError
 from advisor.estimate import Predictor, facts_of
 from advisor.jobs import Job
 from advisor.machines import whole_machines
-from advisor.rank.changes import by_worth, changes, known_error, mixed, relaxed, unmeasured_words
+from advisor.rank.changes import (
+    by_worth,
+    changes,
+    known_error,
+    mixed,
+    relaxed,
+    unmeasured_words,
+    unreleased,
+)
 from advisor.rank.front import CONFIDENCE, LEAST_SPEED_UP, keeps, picks, shared_reasons
 from advisor.rank.listed import Listed
 from advisor.rank.renting import Renting
@@ -188,4 +196,6 @@ def _changes(
     cured = changes(
         job, request, predictor, rented, here, front, recording=recording, ask=best_value
     )
-    return by_worth((*several, *cured, *allowed))
+    best, *others = by_worth((*several, *cured, *allowed)) or (None,)
+    unowned = unreleased(job, request, predictor, rented, front)
+    return tuple(one for one in (best, *unowned, *others) if one is not None)

@@ -367,6 +367,7 @@ def answer(question: CampaignQuestion, predictor: Predictor) -> CampaignAnswer:
     fleet = replace(
         fleet,
         is_rdma=np.full_like(fleet.is_rdma, True),
+        rdma_share=np.ones_like(fleet.rdma_share),
         network_latency_s=np.full_like(fleet.network_latency_s, LATENCY_S["rdma"]),
     )
     columns = predictor.step_columns(job, np.array([row]), np.array([group.count]), fleet=fleet)

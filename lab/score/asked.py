@@ -126,7 +126,7 @@ def fleet_of(rows: LayoutRows, row: int) -> TypeColumns:
 
 def _machine(part: Any, **links: Any) -> TypeColumns:
     """Return one type of machine whose host never binds, its network with RDMA."""
-    return one_type(part.device, is_rdma=True, vcpus=np.inf, core_speed=None,
+    return one_type(part.device, rdma_share=1.0, vcpus=np.inf, core_speed=None,
                     memory_bytes=np.inf, **links)  # fmt: skip
 
 

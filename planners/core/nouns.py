@@ -341,20 +341,15 @@ class Device:
 class Link:
     """A connection: alpha-beta, per direction."""
 
-    # e.g. ``"nvlink"``, ``"pcie"``, ``"ethernet"``; ``"rdma"`` and ``"tcp"`` where it is known
-    # whether messages bypass the kernel.
-    name: str
+    name: str  # e.g. ``"nvlink"``, ``"pcie"``, ``"network"``
     bytes_per_s: float  # nominal bandwidth per direction [bytes/s]
     latency_s: float = 0.0  # time of an empty message [s]
+    # how sure it is that messages bypass the kernel: 0 or 1 where it is known; None: by the rate
+    rdma_share: float | None = None
 
     def __post_init__(self) -> None:
         check_positive(f"link {self.name}", bytes_per_s=self.bytes_per_s)
         check_not_negative(f"link {self.name}", latency_s=self.latency_s)
-
-    @property
-    def bypasses_kernel(self) -> bool | None:
-        """Whether messages go past the operating system; None where nobody says."""
-        return {"rdma": True, "tcp": False}.get(self.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -227,7 +227,7 @@ class UnitProblem:
             # The tp rings of a machine share its network.
             network_bytes_per_s=node.network.bytes_per_s / layout.tp,
             network_latency_s=node.network.latency_s,
-            has_rdma=node.network.bypasses_kernel,
+            has_rdma=node.network.rdma_share,
             zero_stage=layout.zero_stage,
             parameters=self.scaling,
         )

@@ -1,5 +1,6 @@
 from .collectives import RDMA_FROM_BYTES_PER_S as RDMA_FROM_BYTES_PER_S
 from .collectives import CollectiveParameters as CollectiveParameters
+from .collectives import between_transports as between_transports
 from .collectives import hierarchical_all_reduce_s as hierarchical_all_reduce_s
 from .collectives import hierarchical_reduce_scatter_s as hierarchical_reduce_scatter_s
 from .collectives import reduce_scatter_s as reduce_scatter_s

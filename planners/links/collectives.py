@@ -15,8 +15,9 @@ here                       paper       meaning
 A ring moves ``m / p`` bytes in each of ``p - 1`` steps, so its efficiency falls with smaller
 messages *and* with more ranks through one constant: bus bandwidth over nominal is
 ``e / (1 + p alpha e B / m)``. The published table from 16 MB to 16 GB on 16 to 1,024 GPUs follows
-that form with one alpha; a network without RDMA stays under what one TCP stream carries, however
-fast its interface (``docs/device_model.md``).
+that form with one alpha. A network without RDMA stays under what NCCL's sockets reached on AWS at
+50 Gbit/s, two threads with eight sockets each by its defaults there, however fast its interface
+(``docs/device_model.md``).
 
 Everything broadcasts; one rank costs nothing.
 
@@ -57,7 +58,8 @@ class CollectiveParameters:
     # in (0, 1]
     intra_efficiency: float
     network_efficiency: float
-    stream_bytes_per_s: float  # what a ring reaches at most between nodes without RDMA [bytes/s]
+    # what a ring reaches at most between nodes without RDMA, whatever sockets NCCL opens [bytes/s]
+    stream_bytes_per_s: float
     # interfaces of at least this rate are taken to bypass the kernel (EFA, RoCE, InfiniBand)
     rdma_from_bytes_per_s: float
 
@@ -131,12 +133,21 @@ def network_rate(
 ) -> Array:
     """Return the bandwidth that large collectives reach over a node's interface [bytes/s].
 
-    ``has_rdma`` None means: by the interface's rate. Without RDMA a stream's limit holds.
+    ``has_rdma`` None means: by the interface's rate. Without RDMA the limit of its streams holds;
+    a share between 0 and 1, how sure it is, lies between the two by their logarithms.
     """
     nominal = np.asarray(bytes_per_s, float)
     bypasses = nominal >= parameters.rdma_from_bytes_per_s if has_rdma is None else has_rdma
     reached = parameters.network_efficiency * nominal
-    return np.where(bypasses, reached, np.minimum(reached, parameters.stream_bytes_per_s))
+    return between_transports(reached, parameters.stream_bytes_per_s, bypasses)
+
+
+def between_transports(
+    reached_bytes_per_s: ArrayLike, stream_bytes_per_s: float, has_rdma: ArrayLike
+) -> Array:
+    """Return the rate of a transport that is so surely RDMA; at 0 and 1 exactly either's."""
+    share, rate = np.asarray(has_rdma, float), np.asarray(reached_bytes_per_s, float)
+    return np.asarray(rate**share * np.minimum(rate, stream_bytes_per_s) ** (1.0 - share))
 
 
 def hierarchical_all_reduce_s(

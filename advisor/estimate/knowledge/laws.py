@@ -414,7 +414,7 @@ class OperatorLaw:
             devices_per_node=sum(g.devices for g in groups) / nodes,
             zero_stage=stage.zero_stage,
             parameters=scaling,
-            has_rdma=_bypasses_kernel(groups),
+            has_rdma=_rdma_share(groups),
             **slowest_links(groups),
         )
         parts = (float(getattr(columns, part.name)) for part in fields(ReducedStep))
@@ -473,7 +473,7 @@ class OperatorLaw:
                 links["network_bytes_per_s"],
                 links["network_latency_s"],
                 self.units.case.constants.scaling.collectives,
-                has_rdma=_bypasses_kernel(groups),
+                has_rdma=_rdma_share(groups),
             )
         )
 
@@ -494,10 +494,10 @@ def slowest_links(groups: Sequence[ClusterGroup]) -> dict[str, float]:
     }
 
 
-def _bypasses_kernel(groups: Sequence[ClusterGroup]) -> bool | None:
-    """Whether all machines' networks bypass the kernel; None where that is unknown of one."""
-    known = [g.node.network.bypasses_kernel for g in groups]
-    return None if None in known else all(known)
+def _rdma_share(groups: Sequence[ClusterGroup]) -> float | None:
+    """Return how surely all machines' networks bypass the kernel; None: by their rates."""
+    known = [g.node.network.rdma_share for g in groups]
+    return min((one for one in known if one is not None), default=None)
 
 
 def model_on(case: StepCase, groups: Sequence[ClusterGroup]) -> ModelOn:

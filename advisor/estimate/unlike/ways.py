@@ -25,7 +25,7 @@ class UnlikeWay:
     """A way of training on unlike machines: what it is called, its planner, and what it says.
 
     ``words`` makes one phrase of a choice and of what its groups are called; None of a way that no
-    released framework runs.
+    released framework runs, whose details have its split in words.
     """
 
     name: str
@@ -94,6 +94,13 @@ def best_released(
         if best is not None:
             case = replace(case, most_s=min(most_s, _worth(best) / _LEAST_GAIN))
     return best
+
+
+def best_unreleased(model: ModelOn, cluster: Cluster, *, global_batch: int) -> Answer | None:
+    """Return the fastest way that no released framework runs; None where none applies."""
+    case = OnGroups(model=model, cluster=cluster, global_batch=global_batch)
+    found, _ = tried({way.name: partial(way.choose, case) for way in WAYS if way.words is None})
+    return min(found, key=_worth, default=None)
 
 
 def _worth(choice: Answer) -> float:

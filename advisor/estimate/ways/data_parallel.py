@@ -261,7 +261,7 @@ def _parts(
         network_bytes_per_s=np.where(nodes > 1, fleet.network_bytes_per_s[kind] * joined, np.inf),
         network_latency_s=fleet.network_latency_s[kind],
         zero_stage=columns.zero_stage,
-        has_rdma=fleet.is_rdma[kind],
+        has_rdma=fleet.rdma_share[kind],
         parameters=case.constants.scaling,
     )
     step_s = np.asarray(scaled.step_s, dtype=float)

@@ -59,6 +59,7 @@ from advisor.planners.layouts import (
     is_runnable,
     layout_columns,
 )
+from advisor.planners.links import between_transports
 from advisor.planners.memory import WIDTHS, MemoryParameters, spread
 from advisor.planners.step import KERNELS, block_times, step_time
 from advisor.quantities import REACH_90
@@ -371,11 +372,12 @@ def _machines(case: StepCase, row: int, on: OnDevice) -> Machines:
     device, known = fleet.devices[fleet.device[row]], on.part
     network = float(fleet.network_bytes_per_s[row])
     if not fleet.is_rdma[row]:
-        # Past the kernel a ring reaches what the layout model was fitted on; through it, what one
-        # stream carries.
+        # Past the kernel a ring reaches what the layout model was fitted on; through it, what
+        # NCCL's streams carry.
         stream = constants.scaling.collectives.stream_bytes_per_s
         fitted = constants.layout.parameters if case.own is None else case.own.before
-        network = min(network, stream / fitted.dp_network_efficiency)
+        streams = stream / fitted.dp_network_efficiency
+        network = float(between_transports(network, streams, fleet.rdma_share[row]))
     memory = np.array([device.memory_bytes])
     return Machines(
         flop_per_s=known.flop_per_s if known else 1.0,

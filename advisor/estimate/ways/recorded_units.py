@@ -354,9 +354,10 @@ def node_of(fleet: TypeColumns, row: int, accelerators: Mapping[str, Accelerator
             latency_s=float(fleet.intra_latency_s[row]),
         ),
         network=Link(
-            name="rdma" if fleet.is_rdma[row] else "tcp",
+            name="network",
             bytes_per_s=min(float(np.nan_to_num(fleet.network_bytes_per_s[row], nan=1e15)), 1e15),
             latency_s=float(fleet.network_latency_s[row]),
+            rdma_share=float(fleet.rdma_share[row]),
         ),
         host=Link(name="pcie", bytes_per_s=host_bytes_per_s(device, accelerators)),
         vcpus=int(min(float(fleet.vcpus[row]), 1e9)),

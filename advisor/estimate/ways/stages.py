@@ -476,6 +476,19 @@ def _best_ministages(
     )
 
 
+def _ministage_words(found: AsymmetricPlan, held: Sequence[Machines]) -> str:
+    """Say the layers of the stages that each group has in turn, and how it shares samples."""
+    said = []
+    for place, (part, counts) in enumerate(zip(held, found.counts, strict=True)):
+        layers = "+".join(map(str, found.layers[place :: len(held)]))
+        shared = ", ".join(map(str, counts))
+        said.append(
+            f"{' + '.join(m.label for m in part)} with {layers} layers by stage, micro-batches of "
+            f"{found.micro_batch} by device {shared}"
+        )
+    return "; ".join(said)
+
+
 def _asymmetric(case: OnGroups, found: AsymmetricPlan, held: Sequence[Machines]) -> Answer:
     filling_s, computing_s, draining_s = found.without_network_s()
     pipeline_s = filling_s + draining_s
@@ -491,6 +504,7 @@ def _asymmetric(case: OnGroups, found: AsymmetricPlan, held: Sequence[Machines])
         ),
         parts_s={"network": found.step_s - computing_s - pipeline_s, "pipeline": pipeline_s},
         details={
+            "split": _ministage_words(found, held),
             "groups": [" + ".join(m.label for m in part) for part in held],
             "layers_by_stage": list(found.layers),
             "ministages_per_group": found.degree,

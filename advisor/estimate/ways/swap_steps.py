@@ -103,24 +103,29 @@ class PeersOn:
             host_bytes_per_parameter_byte=on_host / weights if weights else 0.0,
         )
 
-    def peer(self, micro_batch: int) -> Peer:
-        """Return one GPU with its share of the machine's memory, processors and network."""
+    def peer(self, micro_batch: int, peers: int) -> Peer:
+        """Return one of so many GPUs with its share of the machine's memory and processors.
+
+        They average over the machine's network, of which each has its share; within one machine
+        over the links between its GPUs.
+        """
         model, group, case = self.model, self.place.group, self.place.case
         node, update = group.node, case.constants.layout.parameters.host_update_bytes_per_s
-        room = node.memory_bytes / node.devices
+        room, is_alone = node.memory_bytes / node.devices, peers <= node.devices
+        link, sharers = (node.intra, 1) if is_alone else (node.network, node.devices)
         return Peer(
             gpu_bytes=max(model.room_bytes(group) - model.base_bytes(micro_batch), 0.0),
             memory_bytes=max(room - host_process_bytes(case.job, case.work), 0.0),
             host_bytes_per_s=node.host.bytes_per_s if node.host else group.part.host_bytes_per_s,
             host_update_bytes_per_s=update / node.devices,
-            network_bytes_per_s=node.network.bytes_per_s / node.devices,
-            network_latency_s=node.network.latency_s,
+            network_bytes_per_s=link.bytes_per_s / sharers,
+            network_latency_s=link.latency_s,
         )
 
     def least_s(self, asked: SwapQuestion, micro_batch: int, steps: int) -> float:
         """Return a bound from below on the step at one micro-batch; inf where none is [s]."""
         return least_swapped_step_s(
-            self.layers(micro_batch), self.peer(micro_batch), peers=asked.peers,
+            self.layers(micro_batch), self.peer(micro_batch, asked.peers), peers=asked.peers,
             accumulation_steps=steps, average_every=asked.average_every,
         )  # fmt: skip
 
@@ -129,7 +134,7 @@ class PeersOn:
 
         Raises PlanningError if the model does not fit into host memory, or no layer into the GPU.
         """
-        peer = self.peer(micro_batch)
+        peer = self.peer(micro_batch, asked.peers)
         found = plan_atom(
             self.layers(micro_batch), peer, peers=asked.peers, accumulation_steps=steps,
             average_every=asked.average_every,

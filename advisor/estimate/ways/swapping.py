@@ -12,6 +12,7 @@ steps are those of ``estimate.ways.swap_steps``, for ``plan``'s clusters and for
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -34,6 +35,7 @@ from advisor.machines import Cluster, assumed_network_log_sd, host_fits
 from advisor.planners.core import GIB, RECOMPUTES, PlanningError, put, select
 from advisor.planners.layouts import SearchSpace
 from advisor.planners.memory import needed_of
+from advisor.quantities import digits
 
 if TYPE_CHECKING:
     from advisor.estimate.unlike.groups import OnGroups
@@ -162,8 +164,9 @@ def _described(case: OnGroups, found: SwapStep) -> Answer:
 
     plan, u = found.plan, found.model.micro_batch
     rival_s = pipeline_rival_s(
-        found.model, found.on.peer(u), peers=case.devices, micro_batches=-(-case.global_batch // u)
-    )
+        found.model, found.on.peer(u, case.devices), peers=case.devices,
+        micro_batches=-(-case.global_batch // u),
+    )  # fmt: skip
     gain = rival_s / found.step_s
     return case.choice(
         NAME,
@@ -198,6 +201,20 @@ def _described(case: OnGroups, found: SwapStep) -> Answer:
             UNRELEASED,
         ),
     )
+
+
+def beside_pipelines(choice: Answer, others: Sequence[Answer]) -> Answer:
+    """Return swapping as compared with the fastest pipeline that is printed beside it."""
+    piped = [one for one in others if any(each.pp > 1 for each in one.layouts.values())]
+    if choice.name != NAME or not piped:
+        return choice
+    rival_s = min(one.step_time_s.value for one in piped)
+    gain = rival_s / choice.step_time_s.value
+    said = f"{digits(gain)} x the throughput of the fastest pipeline here ({rival_s:.3g} s a step)"
+    return replace(
+        choice, notes=(said, *choice.notes[1:]),
+        details={**choice.details, "pipeline_step_s": rival_s, "gain_over_pipeline": gain},
+    )  # fmt: skip
 
 
 def _log_sd(case: OnGroups, found: SwapStep) -> float:

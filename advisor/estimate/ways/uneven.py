@@ -29,6 +29,7 @@ from advisor.planners.systems import (
     even_plan,
     plan_cephalo,
 )
+from advisor.quantities import percent_text
 
 Ints = NDArray[np.int64]
 
@@ -349,6 +350,7 @@ def uneven_state(case: OnGroups) -> Answer:
         ),
         parts_s={"network": found.exposed_s + whole.straggler_s},
         details={
+            "split": _split_words(case, found.batches, [s / total for s in found.state_bytes]),
             "batches": list(found.batches),
             "accumulation_steps": list(found.accumulation_steps),
             "state_share": [s / total for s in found.state_bytes],
@@ -356,6 +358,25 @@ def uneven_state(case: OnGroups) -> Answer:
         },
         notes=("shards of unequal size need Cephalo's own FSDP; no released framework",),
     )
+
+
+def _split_words(case: OnGroups, batches: Sequence[int], shares: Sequence[float]) -> str:
+    """Say each device's samples of the batch and share of the state, by group."""
+    said, first = [], 0
+    for group in case.groups:
+        own = slice(first, first := first + group.devices)
+        each = [
+            _once([str(b) for b in batches[own]]),
+            _once([percent_text(s) for s in shares[own]]),
+        ]
+        said.append(f"{group.part.name} {each[0]} samples and {each[1]} of the state")
+    return "; ".join(said)
+
+
+def _once(said: Sequence[str]) -> str:
+    """Return what several devices have; once where it is the same."""
+    alike = len(set(said)) == 1
+    return f"{'each ' if alike and len(said) > 1 else ''}{said[0] if alike else ', '.join(said)}"
 
 
 def _shard_ledger(
