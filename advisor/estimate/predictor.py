@@ -276,6 +276,10 @@ class Predictor:
             columns = self._by_model(self.learned, job, columns)
         if self.own_model is not None:
             columns = self.own_model.corrected(job, machines, columns)
+        return self._lasting(job, columns, machines)
+
+    def _lasting(self, job: Job, columns: TimeColumns, machines: TypeColumns) -> TimeColumns:
+        """Return columns with what lasts of processors whose full rate does not."""
         is_endless = job.total_source == NO_LENGTH
         work_h = np.inf if is_endless else columns.step_s * job.paid_steps / HOUR_S
         slower = slowed_by_baseline(
@@ -283,6 +287,13 @@ class Predictor:
             np.broadcast_to(work_h, columns.step_s.shape),
         )  # fmt: skip
         return replace(columns, step_s=columns.step_s * slower)
+
+    def _is_of_processors(self, job: Job) -> bool:
+        """Whether more than physics answers for the job: a model, or what lasts of processors."""
+        has_model = self.learned is not None and self.learned.may_correct(job)
+        baseline = self.catalogue.types.cpu_baseline
+        names = set(self.catalogue.types.name[np.nan_to_num(baseline, nan=0.0) != 1.0].tolist())
+        return has_model or any(one.instance_type in names for one in job.actuals)
 
     def _by_model(self, learned: Learned, job: Job, columns: TimeColumns) -> TimeColumns:
         """Return columns corrected by the learned model, the job's own runs among what is known.
@@ -310,19 +321,24 @@ class Predictor:
 
         Physics is anchored on that, so that a run that took what was answered moves nothing.
         """
-        learned = self.learned
-        if learned is None or not job.actuals or not learned.may_correct(job):
+        if not job.actuals or not self._is_of_processors(job):
             return job
         if self._seen is not None and (self._seen[0] is job or _has_runs_of(job, self._seen[1])):
             return self._seen[1] if self._seen[0] is job else job
         bare, factors = self._without_runs(job), []
         for actual in job.actuals:
             machines, row, count = place_of(actual, self.catalogue, lambda: self.fleet)
-            there = self.physics_columns(bare, row, count) if machines is self.fleet else None
-            factors.append(
-                1.0 if there is None
-                else learned.corrected(bare, self.catalogue, there).step_s[0] / there.step_s[0]
-            )  # fmt: skip
+            factor = 1.0
+            if machines is self.fleet:
+                there = self.physics_columns(bare, row, count)
+                learned = self.learned
+                found = (
+                    there if learned is None else learned.corrected(bare, self.catalogue, there)
+                )
+                factor = (
+                    self._lasting(bare, found, self.fleet_of(bare)).step_s[0] / there.step_s[0]
+                )
+            factors.append(factor)
         seen = tuple(
             replace(one, step_s=one.step_s / factor) if math.isfinite(factor) else one
             for one, factor in zip(job.actuals, factors, strict=True)

@@ -5,9 +5,9 @@ residual      r             ln(measured / answered) of a run, answered without a
 alike         R             correlation of two answers' errors: partial pooling
               k             covariance of the error that is asked for with those of the runs
 
-The errors are jointly normal, K = R s^2 with s = ``_LOG_SD``, and a run repeats to ``NOISE``. What is
-expected of an error is k (K + N)^-1 r (Rasmussen and Williams 2006, eqs. 2.25 and 2.26), so that
-runs that took what was answered move nothing, and one run moves others in part.
+The errors are jointly normal, K = R s^2 with s = ``_LOG_SD``, and a run repeats to ``NOISE``.
+What is expected of an error is k (K + N)^-1 r (Rasmussen and Williams 2006, eqs. 2.25 and 2.26),
+so that runs that took what was answered move nothing, and one run moves others in part.
 
 Runs are pooled within a kind of jobs on processors or on accelerators, alone or several; between
 such pools nothing carries over. What is learned is kept for the regions (machine, kind of job,
