@@ -323,7 +323,10 @@ class Predictor:
         """
         if not job.actuals or not self._is_of_processors(job):
             return job
-        if self._seen is not None and (self._seen[0] is job or _has_runs_of(job, self._seen[1])):
+        # What was taken apart is not taken apart again.
+        if self._seen is not None and (
+            self._seen[0] is job or job.actuals is self._seen[1].actuals
+        ):
             return self._seen[1] if self._seen[0] is job else job
         bare, factors = self._without_runs(job), []
         for actual in job.actuals:
@@ -510,11 +513,6 @@ class Predictor:
             columns.layout(column),
             float(columns.step_s[column]),
         )
-
-
-def _has_runs_of(job: Job, other: Job) -> bool:
-    """Whether the runs are the other job's very own: they were not taken apart again."""
-    return job.actuals is other.actuals
 
 
 def commonly_run(job: Job, space: SearchSpace | None) -> Job:

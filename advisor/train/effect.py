@@ -169,7 +169,7 @@ def _own_errors(
     new[covered] = answers[rows][covered]
     logs = np.abs(np.log(np.stack([old, new]) / asked.truth[rows]))
     told = np.isfinite(logs).all(axis=0)
-    kept = [record for record, is_told in zip(records, told.tolist(), strict=True) if is_told]
+    kept = [records[row] for row in np.flatnonzero(told)]
     return kept, logs[:, told], covered[told]
 
 

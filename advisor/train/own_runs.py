@@ -134,7 +134,8 @@ def _noted(predictor: Predictor, job: Job, actual: Actual) -> Row | None:
 def _of_records(records: Iterable[RunRecord]) -> Iterator[Row]:
     for one in records:
         physics_s = one.facts.get("analytic_time_s")
-        is_told = one.status == "ok" and isinstance(physics_s, float) and one.source != SOURCE
-        if is_told and one.time_s:
-            off = math.log(one.time_s / float(physics_s))
+        if one.status != "ok" or one.source == SOURCE or not one.time_s:
+            continue
+        if isinstance(physics_s, float):
+            off = math.log(one.time_s / physics_s)
             yield places_of_runs(RunColumns.of([one])), one.job.family, off
