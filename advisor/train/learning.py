@@ -65,7 +65,7 @@ class Learning:
             self.after = _steps()
         return self.model is not None
 
-    def to_record(self) -> list[dict[str, Any]]:
+    def as_rows(self) -> list[dict[str, Any]]:
         """Return the JSON form of the contests."""
         return [to_record(one) | {"is_won": one.is_won} for one in self.contests]
 

@@ -151,7 +151,7 @@ class TrainModels(Printed):
     ) -> None:  # fmt: skip
         """Keep what own runs say, and print all of it; raises ModelError where nothing is kept."""
         kept = False if learning is None else learning.finish(is_changed=is_kept)
-        own = {} if learning is None else {"regions": learning.to_record()}
+        own = {} if learning is None else {"regions": learning.as_rows()}
         record = {"schema_version": 1, "model": None, **(record or {}), **own}
         lines = [*([text] if text else []), *(() if learning is None else learning.lines())]
         typer.echo(json.dumps(record, indent=2) if self.as_json else "\n".join(lines))
