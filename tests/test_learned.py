@@ -146,7 +146,9 @@ class TestCorrection:
 
         seen = Actual(run="resnet50", provider="aws", instance_type="t3.medium", count=1, step_s=9)
         job = replace(small(make_job), actuals=(seen,))
-        assert not learned.predict(job, "t3.medium", provider="aws").is_learned
+        step_s = learned.predict(job, "t3.medium", provider="aws").step_time_s
+        assert step_s.value == pytest.approx(9, rel=0.05)
+        assert step_s.high / step_s.low < 1.3
 
     def test_recommend_uses_it_and_says_so(self, example: Job) -> None:
         request = Constraints(

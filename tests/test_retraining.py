@@ -112,7 +112,7 @@ def test_runs_that_all_take_longer_move_the_answer_towards_them(home: Path) -> N
 
 
 def test_a_model_that_covers_no_own_run_replaces_nothing(home: Path) -> None:
-    note(1.3, "step")
+    note(1.0, "step")
     journal = home / ".local" / "share" / "advisor" / "runs" / "journal.jsonl"
     done = train("models", "--data", str(journal))
     assert done.exit_code == 1

@@ -67,7 +67,7 @@ class RunsCompare(Drawn):
         if self.run is not None:
             name = derive.find_run(self.run).name
             found = tuple(one for one in found if one.actual.run == name)
-        summary = train.drift(found)
+        summary = train.drift(found, learned_at=train.learned_at())
         record: dict[str, Any] = {
             "schema_version": 1,
             "runs": [one.to_row() for one in found],
@@ -100,6 +100,8 @@ def _table(found: Sequence[train.Comparison]) -> list[str]:
 
 
 def _verdict(summary: train.Drift) -> list[str]:
+    if not summary.looked_at:
+        return ["all of them were learned from"]
     inside = summary.looked_at - summary.outside
     lines = [
         f"of the last {summary.looked_at} runs, {inside} ended inside their interval; "
@@ -110,7 +112,8 @@ def _verdict(summary: train.Drift) -> list[str]:
 
 def warn_of_drift() -> None:
     """Say on stderr where the latest runs left their intervals too often, and what to do."""
-    for line in warning(train.drift(train.read(*derive.local_folders()))):
+    noted = train.read(*derive.local_folders())
+    for line in warning(train.drift(noted, learned_at=train.learned_at())):
         typer.echo(line, err=True)
 
 

@@ -17,7 +17,7 @@ from advisor.ask import Printed, argument, option
 from advisor.cli.options import add, print_json
 from advisor.cli.terminal import while_waiting
 from advisor.data import laboratory
-from advisor.train import TrainModels, TrainSteps, day_of, day_option, out_option
+from advisor.train import TrainModels, day_of, day_option, out_option
 
 _DEFAULT: Final = "models"
 
@@ -113,5 +113,4 @@ for _verb, _about in _FITS.items():
     _kind = TrainCampaigns if _verb == "campaigns" else TrainConstants
     add(app, _verb, type(_verb, (_kind,), {"verb": _verb, "__doc__": _about}))
 add(app, "models", TrainModels)
-add(app, "steps", TrainSteps)
 add(app, "check", TrainCheck)

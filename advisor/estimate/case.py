@@ -53,7 +53,6 @@ from advisor.planners.step import (
     expected_errors,
     features,
     is_known_by_runs,
-    own_hosts,
     relative_speed,
     shared_with,
     step_time,
@@ -164,13 +163,11 @@ class Anchors:
 
         One without runs on GPUs; where the job ran on the very card, what two machines differ by.
         """
-        # What own runs of other jobs told of a host is in the process (``_host_log_sd``).
-        open_ = np.where(own_hosts(targets, constants.residual), 0.0, 1.0)
         seen = [d for d in self.devices if d.kind != "cpu"]
         if not seen:
-            return open_
+            return np.ones(len(targets))
         told = correlations(targets, seen, constants.calibration).max(axis=1)
-        return np.asarray(open_ * np.sqrt(np.maximum(1.0 - np.square(told), 0.0)))
+        return np.asarray(np.sqrt(np.maximum(1.0 - np.square(told), 0.0)))
 
     def size_log_sd(self, workers: NDArray[np.int64]) -> Floats:
         """Return what other numbers of devices than those of the runs add to ln(step)'s error.
@@ -242,9 +239,8 @@ class Anchors:
         seen = [i for i, d in enumerate(self.devices) if d.kind == "gpu"]
         devices = [*targets, *(self.devices[i] for i in seen)]
         bare_sd = np.r_[log_sd, [self.device_log_sd[i] for i in seen]]
-        hosts = self._host_log_sd(devices, constants)
         process = all_heard(constants.residual) if seen else constants.residual
-        prior = expected_errors(self.work, devices, process, hosts)
+        prior = expected_errors(self.work, devices, process)
         if law == "operators":
             prior = _widened(prior, self.work, devices, bare_sd, constants)
             told = np.array([self.host_log_sd[i] for i in seen])
@@ -280,17 +276,8 @@ class Anchors:
         asked = step_time(work, targets, [float(work.micro_batch)], constants.device)
         is_there = np.isin(names[: len(targets)], names[len(targets) :])
         of_host = np.r_[np.where(is_there, asked.host_log_sd[:, 0], 0.0), seen]
-        of_host = np.where(own_hosts(devices, constants.residual), 0.0, of_host)
         shared = np.outer(of_host, of_host) * (names[:, None] == names)
         return replace(prior, covariance=prior.covariance + shared)
-
-    def _host_log_sd(self, devices: Sequence[Device], constants: Constants) -> Floats | None:
-        """Return what not knowing hosts adds to ln(step); None where own runs told of none."""
-        work = self.work
-        if work is None or not own_hosts(devices, constants.residual).any():
-            return None
-        batch = [float(work.micro_batch)]
-        return step_time(work, devices, batch, constants.device).host_log_sd[:, 0]
 
     def with_actual(
         self, device: Device, predicted_s: float, measured_s: float, device_log_sd: float,

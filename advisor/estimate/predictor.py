@@ -6,6 +6,7 @@ exports all show its numbers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -29,9 +30,9 @@ from advisor.estimate.completion import (
     on_spot,
     side_prices,
 )
-from advisor.estimate.knowledge.known import OwnRuns, measured_runs
+from advisor.estimate.knowledge.known import OwnRuns, measured_runs, place_of
 from advisor.estimate.knowledge.layout_model import usual_stack
-from advisor.estimate.knowledge.learned import Learned
+from advisor.estimate.knowledge.learned import Learned, own_model
 from advisor.estimate.time_columns import TimeColumns
 from advisor.estimate.ways.beside import beside_words
 from advisor.estimate.ways.data_parallel import as_recorded, is_answer
@@ -74,6 +75,9 @@ class Predictor:
         # what was last asked of the catalogue's machines, with what was found of them
         self._cases: tuple[tuple[Job, tuple[object, ...], StepCase], ...] = ()
         self.learned = Learned.default() if learned == "default" else learned
+        self.own_model = None if learned is None else own_model()
+        self._bare: tuple[Job, Job] | None = None  # the last asked, and it without its own runs
+        self._seen: tuple[Job, Job] | None = None  # the same, and it as physics sees it
 
     def __repr__(self) -> str:
         """Say what the estimates rest on."""
@@ -175,7 +179,7 @@ class Predictor:
     ) -> StepCase:  # fmt: skip
         if space is not None:
             check_space(job, space)
-        job = commonly_run(job, space)
+        job = commonly_run(self._as_physics_sees(job), space)
         assert job.work is not None
         if space is not None:
             check_stack(space, job.work.setup)
@@ -267,15 +271,83 @@ class Predictor:
 
         What was learned is asked about machines of the catalogue alone.
         """
+        machines = self.fleet_of(job) if fleet is None else fleet
         if self.learned is not None and fleet is None:
-            columns = self.learned.corrected(job, self.catalogue, columns)
+            columns = self._by_model(self.learned, job, columns)
+        if self.own_model is not None:
+            columns = self.own_model.corrected(job, machines, columns)
+        return self._lasting(job, columns, machines)
+
+    def _lasting(self, job: Job, columns: TimeColumns, machines: TypeColumns) -> TimeColumns:
+        """Return columns with what lasts of processors whose full rate does not."""
         is_endless = job.total_source == NO_LENGTH
         work_h = np.inf if is_endless else columns.step_s * job.paid_steps / HOUR_S
         slower = slowed_by_baseline(
-            job, self.fleet_of(job) if fleet is None else fleet, columns.type_index,
+            job, machines, columns.type_index,
             np.broadcast_to(work_h, columns.step_s.shape),
         )  # fmt: skip
         return replace(columns, step_s=columns.step_s * slower)
+
+    def _is_of_processors(self, job: Job) -> bool:
+        """Whether more than physics answers for the job: a model, or what lasts of processors."""
+        has_model = self.learned is not None and self.learned.may_correct(job)
+        baseline = self.catalogue.types.cpu_baseline
+        names = set(self.catalogue.types.name[np.nan_to_num(baseline, nan=0.0) != 1.0].tolist())
+        return has_model or any(one.instance_type in names for one in job.actuals)
+
+    def _by_model(self, learned: Learned, job: Job, columns: TimeColumns) -> TimeColumns:
+        """Return columns corrected by the learned model, the job's own runs among what is known.
+
+        The model is asked of the job as if it had none: what they say stands on top of its answer
+        (``_as_physics_sees``), and they know more of the job than its error does.
+        """
+        if not job.actuals or not learned.may_correct(job):
+            return learned.corrected(job, self.catalogue, columns)
+        bare = self.physics_columns(self._without_runs(job), columns.type_index, columns.count)
+        found = learned.corrected(self._without_runs(job), self.catalogue, bare)
+        if found.is_learned is None:
+            return columns
+        factor = np.where(found.is_learned, found.step_s / bare.step_s, 1.0)
+        return replace(columns, step_s=columns.step_s * factor, is_learned=found.is_learned)
+
+    def _without_runs(self, job: Job) -> Job:
+        """Return the job without its own runs: one object as long as the job is asked."""
+        if self._bare is None or self._bare[0] is not job:
+            self._bare = job, replace(job, actuals=())
+        return self._bare[1]
+
+    def _as_physics_sees(self, job: Job) -> Job:
+        """Return the job with what its own runs left over of the learned answers there.
+
+        Physics is anchored on that, so that a run that took what was answered moves nothing.
+        """
+        if not job.actuals or not self._is_of_processors(job):
+            return job
+        # What was taken apart is not taken apart again.
+        if self._seen is not None and (
+            self._seen[0] is job or job.actuals is self._seen[1].actuals
+        ):
+            return self._seen[1] if self._seen[0] is job else job
+        bare, factors = self._without_runs(job), []
+        for actual in job.actuals:
+            machines, row, count = place_of(actual, self.catalogue, lambda: self.fleet)
+            factor = 1.0
+            if machines is self.fleet:
+                there = self.physics_columns(bare, row, count)
+                learned = self.learned
+                found = (
+                    there if learned is None else learned.corrected(bare, self.catalogue, there)
+                )
+                factor = (
+                    self._lasting(bare, found, self.fleet_of(bare)).step_s[0] / there.step_s[0]
+                )
+            factors.append(factor)
+        seen = tuple(
+            replace(one, step_s=one.step_s / factor) if math.isfinite(factor) else one
+            for one, factor in zip(job.actuals, factors, strict=True)
+        )
+        self._seen = job, replace(job, actuals=seen)
+        return self._seen[1]
 
     @overload
     def predict(  # type: ignore[overload-overlap] # a str is a sequence of str, too

@@ -13,6 +13,16 @@ from .features import is_watched as is_watched
 from .features import require_same as require_same
 from .guarded import Guarded as Guarded
 from .intervals import calibrate as calibrate
+from .pooled import PROCESSORS as PROCESSORS
+from .pooled import Contest as Contest
+from .pooled import Places as Places
+from .pooled import Residuals as Residuals
+from .pooled import alike as alike
+from .pooled import contest_table as contest_table
+from .pooled import contests as contests
+from .pooled import judged as judged
+from .pooled import kind_of as kind_of
+from .pooled import places_of_runs as places_of_runs
 from .probing import SHARED as SHARED
 from .probing import worthwhile as worthwhile
 from .problem import Problem as Problem

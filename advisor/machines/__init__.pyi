@@ -6,7 +6,6 @@ from .cluster import one_group as one_group
 from .cluster import parse_cluster as parse_cluster
 from .cluster import read_cluster as read_cluster
 from .cluster import whole_machines as whole_machines
-from .devices import OwnErrors as OwnErrors
 from .devices import accelerator_devices as accelerator_devices
 from .devices import calibration_parameters as calibration_parameters
 from .devices import device_parameters as device_parameters
@@ -14,7 +13,6 @@ from .devices import errors_record as errors_record
 from .devices import host_device as host_device
 from .devices import is_same_machine as is_same_machine
 from .devices import model_day as model_day
-from .devices import own_steps_file as own_steps_file
 from .devices import processor as processor
 from .devices import residual_parameters as residual_parameters
 from .devices import suite_device as suite_device

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -30,7 +30,6 @@ from advisor.planners.step import (
     ErrorPoints,
     ResidualParameters,
     SeenErrors,
-    with_own,
 )
 
 if TYPE_CHECKING:
@@ -369,45 +368,18 @@ FILE: Final = "residual.json"
 _DIGITS: Final = 4  # of logarithms: 0.01 %
 
 
-def own_steps_file() -> Path:
-    """Return where the errors on the user's own steps are kept (``advisor train steps``)."""
-    return data.own_models() / "steps" / "errors.json"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnFit:
-    """Of which fit the errors on own steps are: the day of its model."""
-
-    device_model: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnErrors(OwnFit):
-    """Errors on own steps: the file ``own_steps_file``."""
-
-    seen: SeenErrors
-
-
 def residual_parameters(path: Path | None = None) -> ResidualParameters:
-    """Return the packaged process with the user's own steps, or that of another file alone.
-
-    Own steps of another fit are left aside.
+    """Return the packaged process, or that of another file.
 
     Raises ModelError if a file is missing, not JSON, of another version, or lacks a part.
     """
-    process = fitted(
+    return fitted(
         ResidualParameters, path or data.model("device_model") / FILE, train="device-model"
     )
-    own = own_steps_file()
-    if path is not None or not own.is_file():
-        return process
-    if fitted(OwnFit, own, train="steps").device_model != model_day():
-        return process
-    return with_own(process, fitted(OwnErrors, own, train="steps").seen)
 
 
-def errors_record(errors: ResidualParameters | OwnErrors) -> dict[str, Any]:
-    """Return the JSON form of the process, or of own steps, its numbers rounded."""
+def errors_record(errors: ResidualParameters) -> dict[str, Any]:
+    """Return the JSON form of the process, its numbers rounded."""
     record = {"schema_version": 1, **to_record(errors)}
     return cast(dict[str, Any], rounded(record, lambda number: round(number, _DIGITS)))
 

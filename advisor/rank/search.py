@@ -223,7 +223,8 @@ def promising_columns(
     type_index, count = asked.rows
     learned = predictor.learned
     # What corrects row by row makes a searched row faster than its bound.
-    is_bounded = learned is None or not learned.covers_accelerators_of(job)
+    own = predictor.own_model is not None and predictor.own_model.may_correct(job)
+    is_bounded = not own and (learned is None or not learned.covers_accelerators_of(job))
     if job.work is None or not prunes or not is_bounded:
         return predictor.step_columns(
             job, type_index, count, space=asked.request.space,

@@ -29,10 +29,12 @@ from .nouns import JobFacts as JobFacts
 from .nouns import ResourceSeries as ResourceSeries
 from .nouns import Role as Role
 from .nouns import RunRecord as RunRecord
+from .profiled import SOURCE as SOURCE
 from .profiled import Profile as Profile
 from .profiled import machines_of as machines_of
 from .profiled import named_machines as named_machines
 from .profiled import profile as profile
+from .profiled import program_of as program_of
 from .profiled import record as record
 from .reads import note_table as note_table
 from .reads import tables_read as tables_read

@@ -9,7 +9,7 @@ from .folder import day_option as day_option
 from .folder import out_option as out_option
 from .labelled import read_runs as read_runs
 from .models import TrainModels as TrainModels
-from .own_steps import TrainSteps as TrainSteps
+from .own_runs import learned_at as learned_at
 from .step_feedback import StepComparison as StepComparison
 from .step_feedback import note_cluster_run as note_cluster_run
 from .step_feedback import note_layout_run as note_layout_run

@@ -40,9 +40,13 @@ class Drift(Recorded):
         return self.probability < LEAST_PROBABILITY
 
 
-def drift(comparisons: Sequence[Comparison]) -> Drift:
-    """Return whether the latest ``RECENT`` comparisons leave their intervals too often."""
-    latest = comparisons[-RECENT:]
+def drift(comparisons: Sequence[Comparison], *, learned_at: str = "") -> Drift:
+    """Return whether the latest ``RECENT`` comparisons leave their intervals too often.
+
+    ``learned_at``: when the user's runs were last learned from (ISO 8601, UTC): what was noted
+    before was predicted by answers that are no longer given.
+    """
+    latest = [one for one in comparisons if one.noted_at > learned_at][-RECENT:]
     outside = sum(not one.is_inside for one in latest)
     errors = [one.error_fraction for one in latest]
     return Drift(

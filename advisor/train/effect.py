@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from advisor import data
 from advisor.errors import ModelError
 from advisor.estimate import OWN_RUNS, Learned
-from advisor.learned import RunColumns, Stack, evaluate, metrics
+from advisor.learned import Contest, RunColumns, Stack, contests, evaluate, metrics, places_of_runs
 
 if TYPE_CHECKING:
     from advisor.learned import Problem, RunRegressor, TrainedModel
@@ -83,7 +83,6 @@ def _line(row: Mapping[str, Any], width: int) -> str:
 
 
 EVERY: Final = "every program alike"
-_LEAST_GAIN: Final = 0.001  # errors are shown in tenths of a per cent
 _MOST_FOLDS: Final = 12  # programs left out in turn: each is another fit
 
 
@@ -131,10 +130,34 @@ def beside_shipped(
     answers : array of shape (n,)
         What the new model says of them, each unseen (``left_out_answers``).
     """
+    records, logs, covered = _own_errors(asked, own, fitted, answers)
+    names = np.array([record.job.family for record in records])
+    means = {n: logs[:, names == n].mean(axis=1) for n in np.unique(names).tolist()}
+    if not means:
+        return []
+    found = [_beside(n, covered[names == n], mean) for n, mean in means.items()]
+    return [*found, _beside(EVERY, covered, np.mean(list(means.values()), axis=0))]
+
+
+def by_region(
+    asked: Problem, own: NDArray[np.bool_], fitted: TrainedModel, answers: Floats
+) -> tuple[Contest, ...]:
+    """Return the same by region: where the new model errs less than the shipped one."""
+    records, logs, _ = _own_errors(asked, own, fitted, answers)
+    if not records:
+        return ()
+    names = np.array([record.job.family for record in records])
+    return contests(places_of_runs(RunColumns.of(records)).region, names, *logs)
+
+
+def _own_errors(
+    asked: Problem, own: NDArray[np.bool_], fitted: TrainedModel, answers: Floats
+) -> tuple[list[RunRecord], Floats, NDArray[np.bool_]]:
+    """Return the runs that both answer, abs(ln) of the shipped and new errors, what is covered."""
     folder = data.root("trained_models") / fitted.name
     rows = np.flatnonzero(own & ~asked.is_censored)
     if not rows.size or not (folder / "model.json").is_file():
-        return []
+        return [], np.zeros((2, 0)), np.zeros(0, bool)
     records = [asked.records[row] for row in rows]
     runs = RunColumns.of(records)
     physics = runs.physics_s if fitted.name == OWN_RUNS else np.full(len(runs), np.nan)
@@ -146,12 +169,8 @@ def beside_shipped(
     new[covered] = answers[rows][covered]
     logs = np.abs(np.log(np.stack([old, new]) / asked.truth[rows]))
     told = np.isfinite(logs).all(axis=0)
-    names = np.array([record.job.family for record in records])[told]
-    means = {n: logs[:, told][:, names == n].mean(axis=1) for n in np.unique(names).tolist()}
-    if not means:
-        return []
-    found = [_beside(n, covered[told][names == n], mean) for n, mean in means.items()]
-    return [*found, _beside(EVERY, covered[told], np.mean(list(means.values()), axis=0))]
+    kept = [records[row] for row in np.flatnonzero(told)]
+    return kept, logs[:, told], covered[told]
 
 
 def _some(asked: Problem, keep: NDArray[np.bool_]) -> list[RunRecord]:
@@ -162,18 +181,6 @@ def _beside(program: str, covered: NDArray[np.bool_], mean_logs: Floats) -> dict
     shipped, new = np.expm1(mean_logs).tolist()
     return {"program": program, "runs": covered.size, "covered": int(covered.sum()),
             "shipped_error_fraction": shipped, "error_fraction": new}  # fmt: skip
-
-
-def is_worth_keeping(rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a new model errs less than the shipped one on own runs, some of which it covers.
-
-    Without own runs to compare on there is no verdict, and it is kept.
-    """
-    if not rows:
-        return True
-    every = rows[-1]
-    gain = every["shipped_error_fraction"] - every["error_fraction"]
-    return bool(every["covered"] and gain >= _LEAST_GAIN)
 
 
 def beside_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -37,7 +37,7 @@ from advisor.rank import recommend
 from advisor.records import LABEL, MOST_BESIDES, machines_of, profile, record, to_row
 
 # Fits the learned predictors on the packaged runs and on the user's own, these among them.
-RETRAINING: Final = "advisor train models"
+RETRAINING: Final = "advisor train"
 _PREDICTED: Final = "predicted"
 _EARLIER: Final = "comparison"  # as versions before the journal wrote them
 
@@ -161,11 +161,12 @@ def note_run(
     provider : str, optional
         Where two providers use the same name.
     time_h, step_s : float, optional
-        Of the whole job [h], or of its mean step [s]; exactly one.
+        Of the whole job [h], or of its mean step [s]; at most one. Without either the bill says
+        it.
     cost_usd : float, optional
         Billed for the whole job. [USD]
     """
-    _check(time_h, step_s, cost_usd)
+    _check(time_h, step_s, cost_usd, instance_type)
     predictor = predictor or Predictor(Catalogue.load())
     path = find_run(run)
     job = load_job(path)
@@ -173,6 +174,8 @@ def note_run(
         instance_type, provider, count = _by_price(job, predictor, time_h, cost_usd)
     row = predictor.catalogue.instance_type(instance_type, provider=provider)
     before = predictor.predict(job, row.name, count=count, provider=row.provider)
+    if time_h is None and step_s is None:
+        time_h = _of_bill(cost_usd or 0.0, before)
     time_h, step_s, of_steps_h = _taken(time_h, step_s, before, job.total_steps)
     actual = Actual(run=path.name, provider=row.provider, instance_type=row.name, count=count,
                     step_s=step_s, time_h=time_h, cost_usd=cost_usd)  # fmt: skip
@@ -216,6 +219,20 @@ def _taken(
     return time_h, predicted_s * (time_h - still_h) / (predicted_h - still_h), steps_h
 
 
+def _of_bill(cost_usd: float, before: Candidate) -> float:
+    """Return the job's time whose bill this is, what is billed whatever the step set aside [h]."""
+    billed = before.cost_usd.value
+    still_usd, _ = _divided(before, "cost_usd", _BILLED_WHATEVER_THE_STEP)
+    still_h, _ = _divided(before, "time_h", _WHATEVER_THE_STEP)
+    if cost_usd <= still_usd:
+        raise UsageError(
+            f"{cost_usd:g} USD is less than what the machine bills before the first step",
+            hint="give --time 3h12m, or --step-time 250ms",
+        )
+    rest_h = before.training_time_h.value - still_h
+    return still_h + rest_h * (cost_usd - still_usd) / (billed - still_usd)
+
+
 def _divided(before: Candidate, unit: str, standing: Sequence[str]) -> tuple[float, float]:
     """Return what a completion counts whatever the step, and the steps' share of the rest."""
     parts = {name: getattr(part, unit) or 0.0 for name, part in before.breakdown.items()}
@@ -240,11 +257,15 @@ def _steps(
     }
 
 
-def _check(time_h: float | None, step_s: float | None, cost_usd: float | None) -> None:
-    if (time_h is None) == (step_s is None):
+def _check(
+    time_h: float | None, step_s: float | None, cost_usd: float | None, machine: str | None
+) -> None:
+    is_billed = cost_usd is not None and machine is not None
+    if (time_h is None and step_s is None and not is_billed) or None not in (time_h, step_s):
         raise UsageError(
             f"how long the run took is {'missing' if time_h is None else 'given twice'}",
-            hint="give --time 3h12m for the whole job, or --step-time 250ms for a step",
+            hint="give --time 3h12m for the whole job, --step-time 250ms for a step, or the "
+            "machine and --cost 14.20",
         )
     for name, value in (("time", time_h), ("step time", step_s), ("cost", cost_usd)):
         if value is not None and not (value > 0 and math.isfinite(value)):

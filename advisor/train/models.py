@@ -28,6 +28,7 @@ from advisor.train.labelled import (
     read_each,
     run_files,
 )
+from advisor.train.learning import Learning, keep_previous, undo, won
 from advisor.train.progress_lines import progress
 
 MODELS: Final = ("auto", "all", "stack", "ridge", "gp", "forest", "boosting", "sequence")
@@ -61,12 +62,16 @@ class TrainModels(Printed):
         "of runs.", default=False)
     checkpoints: Path | None = option("Folder that keeps finished parts of a long fit.")
     day: str | None = model_folder.day_option()
+    undo: bool = option("Go back to what answered before the last training.", default=False)
     quiet: bool = option("Show no progress.", default=False, flags="--quiet -q", panel=OUTPUT)
     # fmt: on
 
     def __call__(self) -> None:
         from advisor.learned import require_replaceable
 
+        if self.undo:
+            typer.echo("\n".join(undo()))
+            return
         day = model_folder.day_of(self.day)
         if self.out is not None:  # before the fit, which takes minutes
             require_replaceable(self.out)
@@ -77,6 +82,10 @@ class TrainModels(Printed):
             return
         with tables_read() as inputs:
             each = read_each(self.runs, self.fmt)
+        learning = Learning.begun(each) if self.out is None else None
+        if learning is not None and self.runs is None and learning.has_nothing_for_trees:
+            self._finish(learning)
+            return
         records = [record for some in each.values() for record in some]
         bar = progress(self.checkpoints, is_quiet=self.quiet or self.as_json)
         with workers(self.backend, self.address), bar:
@@ -88,7 +97,7 @@ class TrainModels(Printed):
         results = {**results, **effects}
         told = self._given("fmt", "model", "target", "split", "seed")
         origin = model_folder.origin("models", inputs, day, told)
-        self._save(trained, results, origin, lambda fitted: card(fitted, records))
+        self._save(trained, results, origin, lambda fitted: card(fitted, records), learning)
 
     def _spread(self, day: str) -> None:
         """Fit on a Dask cluster, each file of runs on one of its workers."""
@@ -116,23 +125,37 @@ class TrainModels(Printed):
         return given
 
     def _save(
-        self, trained: Any, results: Any, origin: dict[str, Any], told: Callable[[Any], str]
-    ) -> None:
-        """Write the model, if it errs less than the shipped one, and say how wrong it is.
+        self, trained: Any, results: Any, origin: dict[str, Any], told: Callable[[Any], str],
+        learning: Learning | None = None,
+    ) -> None:  # fmt: skip
+        """Write the model for the regions in which it errs less than the shipped one, and say so.
 
-        Raises ModelError then.
+        Raises ModelError if there is none.
         """
-        from advisor.train.effect import is_worth_keeping
-
+        regions = won(results.pop("regions", ()), learning) if results["own"] else None
+        is_kept = regions is None or bool(regions)
         folder = self.out or data.writable_models() / trained.name
-        is_kept = is_worth_keeping(results["own"])
         if is_kept:
-            stated = replace(trained, metrics=origin | dict(trained.metrics))
+            if self.out is None:
+                keep_previous()
+            about = dict(trained.about) | ({} if regions is None else {"regions": regions})
+            stated = replace(trained, about=about, metrics=origin | dict(trained.metrics))
             stated.save(folder, told(stated))
         record = {"schema_version": 1, "model": str(folder) if is_kept else None, **results}
         text = "\n".join([*_table(results), *([f"saved {folder}"] if is_kept else [])])
-        typer.echo(json.dumps(record, indent=2) if self.as_json else text)
-        if not is_kept:
+        self._finish(learning, record, text, is_kept=is_kept)
+
+    def _finish(
+        self, learning: Learning | None, record: Mapping[str, Any] | None = None, text: str = "",
+        *, is_kept: bool = False,
+    ) -> None:  # fmt: skip
+        """Keep what own runs say, and print all of it; raises ModelError where nothing is kept."""
+        kept = False if learning is None else learning.finish(is_changed=is_kept)
+        own = {} if learning is None else {"regions": learning.as_rows()}
+        record = {"schema_version": 1, "model": None, **(record or {}), **own}
+        lines = [*([text] if text else []), *(() if learning is None else learning.lines())]
+        typer.echo(json.dumps(record, indent=2) if self.as_json else "\n".join(lines))
+        if not (is_kept or kept):
             raise ModelError(
                 "the new model errs no less than the shipped one on your own runs: it is not "
                 "saved",
@@ -146,7 +169,7 @@ def _effects(
 ) -> dict[str, list[dict[str, Any]]]:
     """Return what the runs of each folder change, and how the model errs beside the shipped."""
     from advisor.learned import STACK, problem_of
-    from advisor.train.effect import beside_shipped, by_folder, left_out_answers
+    from advisor.train.effect import beside_shipped, by_folder, by_region, left_out_answers
 
     records = [record for some in each.values() for record in some]
     asked = problem_of(records, trained.target, has_series=trained.channels > 0)
@@ -163,6 +186,7 @@ def _effects(
     if own.any():
         answers = left_out_answers(asked, own, trained, build, n_jobs)
         found["own"] = beside_shipped(asked, own, trained, answers)
+        found["regions"] = by_region(asked, own, trained, answers)  # type: ignore[assignment]
     found["folders"] = by_folder(asked, build, folders, n_jobs) if len(each) > 1 else []
     return found
 

@@ -1,5 +1,4 @@
 from .calibrate import AMPLITUDES as AMPLITUDES
-from .calibrate import OWN_HOST as OWN_HOST
 from .calibrate import CalibrationParameters as CalibrationParameters
 from .calibrate import ErrorPoints as ErrorPoints
 from .calibrate import ExpectedErrors as ExpectedErrors
@@ -12,8 +11,7 @@ from .calibrate import conditioned as conditioned
 from .calibrate import correlations as correlations
 from .calibrate import error_points as error_points
 from .calibrate import expected_errors as expected_errors
-from .calibrate import own_hosts as own_hosts
-from .calibrate import with_own as with_own
+from .calibrate import job_features as job_features
 from .describe import in_precision as in_precision
 from .describe import transformer_work as transformer_work
 from .describe_configs import DescribedModel as DescribedModel

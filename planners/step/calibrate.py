@@ -337,39 +337,13 @@ _ROUNDS: Final = 20  # a row's worth of doubt may change when another's is known
 
 
 ASKED: Final = "asked"  # what the job is called that an answer is about
-OWN_HOST: Final = "own "  # what the hosts of the user's own runs are called, and the device
-
-
-def own_hosts(devices: Sequence[Device], parameters: ResidualParameters) -> NDArray[np.bool_]:
-    """Return on which devices the user's own runs are among the seen steps."""
-    known = set(parameters.seen.points.host.tolist())
-    return np.array([OWN_HOST + d.name in known for d in devices], dtype=bool)
-
-
-def with_own(parameters: ResidualParameters, own: SeenErrors) -> ResidualParameters:
-    """Return the process with more errors seen: those of the user's own runs."""
-    both = [
-        replace(one, scatter=np.broadcast_to(one.scatter, len(one.points)))
-        for one in (parameters.seen, own)
-    ]
-    return replace(parameters, seen=concatenate(both))
 
 
 def expected_errors(
-    work: Work, devices: Sequence[Device], parameters: ResidualParameters,
-    host_log_sd: Floats | None = None,
-) -> ExpectedErrors:  # fmt: skip
-    """Return what published steps say of the equation's error for a job on devices.
-
-    ``host_log_sd``: what not knowing a device's host adds to ln(step), where the user's own runs
-    told of it (``own_hosts``).
-    """
-    hosts, log_sd = [""] * len(devices), [0.0] * len(devices)
-    if host_log_sd is not None:
-        heard = own_hosts(devices, parameters)
-        hosts = [OWN_HOST + d.name if h else "" for d, h in zip(devices, heard, strict=True)]
-        log_sd = np.where(heard, host_log_sd, 0.0).tolist()
-    at = error_points([work] * len(devices), devices, hosts, log_sd, [ASKED] * len(devices))
+    work: Work, devices: Sequence[Device], parameters: ResidualParameters
+) -> ExpectedErrors:
+    """Return what published steps say of the equation's error for a job on devices."""
+    at = error_points([work] * len(devices), devices, names=[ASKED] * len(devices))
     return errors_at(at, are_measured(Devices.of(devices), work.precision), parameters)
 
 

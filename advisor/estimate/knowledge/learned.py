@@ -5,8 +5,8 @@ lie no farther from the runs that it was fitted on than left-out programs do (``
 some of them on the same accelerator; the physical estimate stays everywhere else. Whether it
 covers anything is asked of ``features.json`` alone: the trees themselves, and the packages that
 they need, are loaded only where there is something to correct.
-A job with real runs of its own noted (``advisor runs actual``) keeps the physical estimate, which
-is anchored on them: a measured step says more than other people's runs.
+What real runs of the job itself say (``advisor runs actual``) stands on top of its answer
+(``Predictor``).
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from advisor.quantities import REACH_90
 from advisor.records import Instances, Profile, machines_of, profile, record
 
 if TYPE_CHECKING:
+    from advisor.estimate.knowledge.own_model import OwnModel
     from advisor.learned import TrainedModel
 
 Floats = NDArray[np.float64]
@@ -58,6 +59,8 @@ class Learned:
 
     folder: Path
     about: dict[str, Any]  # its ``features.json``
+    # of the user's own model: what answers beyond the regions in which it is kept
+    shipped: Learned | None = None
 
     @classmethod
     def open(cls, folder: Path) -> Learned:
@@ -73,10 +76,11 @@ class Learned:
     @classmethod
     def default(cls, name: str = OWN_RUNS) -> Learned | None:
         """Return the user's own model, else the one that ships; None where there is neither."""
-        for folder in (data.own_models() / name, data.root("trained_models") / name):
-            if (atomic.current_folder(folder) / "model.json").is_file():
-                return cls.open(folder)
-        return None
+        own, shipped = data.own_models() / name, data.root("trained_models") / name
+        found = cls.open(shipped) if (shipped / "model.json").is_file() else None
+        if (atomic.current_folder(own) / "model.json").is_file():
+            return replace(cls.open(own), shipped=found)
+        return found
 
     @cached_property
     def hull(self) -> Hull:
@@ -90,19 +94,33 @@ class Learned:
 
         return TrainedModel.load(self.folder)
 
+    @property
+    def words(self) -> str:
+        """Which model it is, and of how many runs."""
+        whose = "ships" if self.shipped is None else "was fitted on your runs too"
+        return f"{self.folder.name} that {whose}, {self.about['records']:,} runs"
+
     def covers_accelerators_of(self, job: Job) -> bool:
         """Whether it may correct the job on accelerators: a user's own model may know some."""
-        return any(self._accelerators) and self.may_correct(job)
+        is_there = any(self._accelerators) and self.may_correct(job)
+        return is_there or (self.shipped is not None and self.shipped.covers_accelerators_of(job))
 
     def may_correct(self, job: Job) -> bool:
         """Whether there is a machine on which it may correct the job."""
-        known = None if job.actuals else profile(job)
-        return known is not None and self._covers_job(known)
+        known = profile(job)
+        return known is not None and (
+            self._covers_job(known) or (self.shipped is not None and self.shipped.may_correct(job))
+        )
 
     def covers(self, runs: RunColumns) -> NDArray[np.bool_]:
         """Return for each run whether it lies in what was seen, shape (n,)."""
         is_outside = self.hull.is_outside(as_asked(runs.features))
-        return np.asarray(np.isin(runs.accelerator, self._accelerators) & ~is_outside)
+        is_inside = np.isin(runs.accelerator, self._accelerators) & ~is_outside
+        if (regions := self.about.get("regions")) is not None:  # of a user's own model
+            from advisor.learned import places_of_runs
+
+            is_inside &= np.isin(places_of_runs(runs).region, regions)
+        return np.asarray(is_inside)
 
     @property
     def _accelerators(self) -> list[str]:
@@ -112,24 +130,28 @@ class Learned:
 
     def corrected(self, job: Job, catalogue: Catalogue, columns: TimeColumns) -> TimeColumns:
         """Return the columns with the steps of the candidates that are covered corrected."""
+        base = columns
+        if self.shipped is not None:
+            base = self.shipped.corrected(job, catalogue, columns)
         rows = self._promising(job, catalogue, columns)
         if rows.size == 0:
-            return columns
+            return base
         asked = candidate_runs(job, catalogue, columns, rows)
         inside = self.covers(asked)
         rows = rows[inside]
         if rows.size == 0:
-            return columns
+            return base
         found = self.model.predict(asked.take(inside), _COVERAGE)
-        step_s, log_sd = columns.step_s.copy(), columns.log_sd.copy()
+        step_s, log_sd = base.step_s.copy(), base.log_sd.copy()
         step_s[rows] = found.value / job.total_steps
         # The model's runs were all on one processor: how far another one is off comes on top.
         log_sd[rows] = np.hypot(
             np.log(found.high / found.low) / (2 * REACH_90), columns.log_sd[rows]
         )
-        is_learned = np.zeros(len(step_s), bool)
+        before = base.is_learned
+        is_learned = np.zeros(len(step_s), bool) if before is None else before.copy()
         is_learned[rows] = True
-        return replace(columns, step_s=step_s, log_sd=log_sd, is_learned=is_learned)
+        return replace(base, step_s=step_s, log_sd=log_sd, is_learned=is_learned)
 
     def effects(
         self, job: Job, catalogue: Catalogue, columns: TimeColumns
@@ -153,7 +175,8 @@ class Learned:
 
     def _promising(self, job: Job, catalogue: Catalogue, columns: TimeColumns) -> Integers:
         """Return the rows that may be covered: looks at the job once, then at accelerators."""
-        if not self.may_correct(job):
+        known = profile(job)
+        if known is None or not self._covers_job(known):
             return np.zeros(0, dtype=np.int64)
         names = np.asarray(catalogue.types.accelerator)[columns.type_index]
         is_known = (columns.status == 0) & ~is_beside(columns)
@@ -174,6 +197,15 @@ class Learned:
         kinds[2:, NAMES.index("accelerators")] = 1.0
         is_beyond = self.hull.is_beyond_reach(kinds, ignored=shared)
         return bool((~is_beyond & self.hull.has_rows_of(kinds)).any())
+
+
+def own_model() -> OwnModel | None:
+    """Return what the user's own runs taught; None without, and nothing is imported for it."""
+    if not (data.own_models() / "own" / "residuals.json").is_file():
+        return None
+    from advisor.estimate.knowledge.own_model import OwnModel
+
+    return OwnModel.default()
 
 
 def candidate_runs(

@@ -61,6 +61,7 @@ class StepFacts:
             yield from self._looked_up(self.device, self.job.work)
             yield from self._computed(self.job.work)
             yield from self._learned(self.device, self.job.work)
+            yield from self._corrected()
         if self.row is not None and self.row.cpu_baseline != 1.0:
             yield Fact(
                 what="processor time that lasts", value=sustained_words(vars(self.row)),
@@ -171,6 +172,24 @@ class StepFacts:
             note="parameters, gradients, optimizer state, activations, context",
         )
 
+    def _corrected(self) -> Iterator[Fact]:
+        """Yield which model corrected the step, and by whose runs."""
+        columns, predictor = self.columns, self.predictor
+        if columns.is_learned is None or not columns.is_learned[0]:
+            return
+        fleet, own = predictor.fleet_of(self.job), predictor.own_model
+        runs = "" if own is None or self.row is None else own.words(self.job, fleet, columns)
+        if runs:
+            note = f"{runs}; advisor train --undo forgets them"
+        elif predictor.learned is None:
+            return
+        else:
+            note = f"model {predictor.learned.words}"
+        yield Fact(
+            what="correction of the step", value=f"by {'own' if runs else 'measured'} runs of "
+            "jobs of its kind and size", source="learned", note=note,
+        )  # fmt: skip
+
     def _learned(self, device: Device, work: Work) -> Iterator[Fact]:
         constants = self.predictor.constants
         precision = runs_as(device, work.precision)
@@ -221,11 +240,6 @@ def _of_step(
     columns = predictor.step_columns(job, np.array([row.index]), np.array([count]), space=space)
     device = predictor.device_of(row.index, job)
     yield from StepFacts(predictor, job, columns, device, row).all()
-    if one.is_learned and predictor.learned is not None:
-        yield Fact(
-            what="correction of the step", value="by measured runs of similar size",
-            source="learned", note=f"model {predictor.learned.folder.name}",
-        )  # fmt: skip
 
 
 def price_facts(configuration: Configuration, *, is_lowest: bool = False) -> Iterator[Fact]:
