@@ -81,7 +81,9 @@ def test_the_first_line_says_what_was_understood_and_the_next_what_was_not() -> 
     text = Path("axolotl.yml").read_text() + "relora: true\nqat: {weight_dtype: int8}\n"
     Path("axolotl.yml").write_text(text)
     lines = RUN.invoke(app, ["predict", "axolotl.yml", "--gpu", "L4"]).stdout.splitlines()
-    assert lines[0].startswith("axolotl.yml, a recipe of Axolotl, says: --stack trainer --model")
+    assert lines[0] == "axolotl.yml, a recipe of Axolotl, says:"
+    assert lines[1].startswith("  --stack trainer --model")
+    assert max(map(len, lines)) <= 80
     assert any("not understood" in one and "qat.weight_dtype, relora" in one for one in lines[:6])
     assert not any("wandb" in one or "learning_rate" in one for one in lines[:6])
 

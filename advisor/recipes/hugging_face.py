@@ -17,7 +17,11 @@ from advisor.recipes.facts import Config, Facts
 from advisor.recipes.tables import meanings, tables
 from advisor.recipes.text import flat, table_in
 
-_MLP: Final = {"gate_proj", "up_proj", "down_proj", "gate_up_proj", "fc1", "fc2", "w1", "w2", "w3"}
+# Modules that `--lora-targets` knows by name.
+_MODULES: Final = frozenset(
+    "q_proj k_proj v_proj o_proj out_proj up_proj down_proj gate_up_proj qkv_proj query_key_value "
+    "c_attn c_proj c_fc W_pack Wqkv linear_qkv linear_proj linear_fc1 linear_fc2".split()
+)
 _OF_TRL: Final = {"max_length", "max_seq_length", "packing", "use_peft", "lora_r", "dataset_mixer",
                   "dataset_mixture"}  # fmt: skip
 _OF_REWARDS: Final = {"beta", "ref_model_name_or_path", "num_generations"}
@@ -35,14 +39,17 @@ def refuse_stage(config: Config, stage: str | None, known: Iterable[str]) -> Non
 def adapted(rank: int, modules: Iterable[Any], bits: int) -> Facts:
     """Return what adapters come to; of no modules, peft adapts queries and values.
 
-    >>> [adapted(8, one, 4)["lora_targets"] for one in (["v_proj"], ["all-linear"], ["o_proj"])]
-    ['query-value', 'all-linear', 'attention']
+    >>> [adapted(8, one, 4)["lora_targets"] for one in (["v_proj"], ["all-linear"], ["fc1"])]
+    ['v_proj', 'all-linear', 'up_proj']
     """
     said = [str(one).strip("'\"") for one in modules]
-    names = {one.rpartition(".")[2] for one in said}
-    is_wide = names & _MLP or any("all" in one or "mlp" in one or "up|" in one for one in said)
-    narrow = "query-value" if names <= {"q_proj", "v_proj", "query", "value"} else "attention"
-    return {"lora": rank, "lora_targets": "all-linear" if is_wide else narrow, "base_bits": bits}
+    if any("all" in one or "up|" in one or "up_proj|" in one for one in said):
+        return {"lora": rank, "lora_targets": "all-linear", "base_bits": bits}
+    known, last = meanings("modules"), [one.rpartition(".")[2] for one in said]
+    words = [word for one in last for word in known.get(one, one).split() if word in _MODULES]
+    named, groups = dict.fromkeys(words), meanings("module_groups")
+    targets = groups.get(" ".join(sorted(named)), ",".join(named)) or "query-value"
+    return {"lora": rank, "lora_targets": targets, "base_bits": bits}
 
 
 def _deepspeed(config: Config, said: Any) -> Facts:

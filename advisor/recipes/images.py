@@ -1,15 +1,17 @@
-"""Fine-tuning of image models: kohya's sd-scripts, and the training scripts of diffusers.
+"""Trainings on images: kohya's sd-scripts, the training scripts of diffusers, Ultralytics.
 
 Defaults and meanings: sd-scripts 0.9 (``library/train_util.py``: ``add_training_arguments``,
 ``add_sd_models_arguments``; ``sdxl_train_network.py``, ``flux_train_network.py``) and diffusers
 0.35 (``examples/text_to_image``, ``examples/dreambooth``: ``parse_args``), as their repositories
-have them; read 2026-11-29. Recomputation of an image model is not described.
+have them; ultralytics 8.4 (``cfg/default.yaml``, ``engine/trainer.py``) as its package on PyPI has
+it; read 2026-11-29. Recomputation of an image model is not described.
 """
 
 from __future__ import annotations
 
 from pathlib import PurePosixPath
 
+from advisor.errors import UsageError
 from advisor.recipes.facts import Config, Facts
 from advisor.recipes.tables import meanings
 
@@ -38,6 +40,32 @@ def read_diffusers(config: Config, facts: Facts) -> Facts:
     if rank := config.whole("rank", "lora_rank") or (4 if "lora" in script else None):
         facts |= {"lora": rank, "lora_targets": "attention"}
     return facts
+
+
+def read_ultralytics(config: Config, facts: Facts) -> Facts:
+    """Return what Ultralytics' YAML or arguments say.
+
+    ``batch`` is that of all devices; gradients accumulate to ``nbs`` samples. The networks (YOLO,
+    RT-DETR) are described by no model here.
+
+    Raises UsageError if the batch is chosen on the machine.
+    """
+    devices = [one for one in config.words("device") if one.strip("[]").isdigit()]
+    ranks = config.ranks or len(devices) or config.devices or 1
+    batch, nominal = config.number("batch"), config.whole("nbs") or 64
+    config.read |= {"model", "imgsz"}
+    if config.get("batch") is not None and (batch is None or batch < 1):
+        raise UsageError(
+            f"{config.path} lets Ultralytics choose the batch on the machine",
+            hint="say it in the file: batch=16",
+        )
+    step = int(batch or 16)
+    return facts | {
+        "cnn": None,
+        "micro_batch": max(step // ranks, 1),
+        "batch": step * max(round(nominal / step), 1),
+        "total_steps": None,
+    }
 
 
 def _side(facts: Facts) -> int | None:

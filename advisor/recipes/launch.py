@@ -50,7 +50,7 @@ def _start(words: list[str], asked: int | None) -> Start | None:
             rest = words[place + 1 :]
             if not re.fullmatch(program["word"], word) or (verbs and {*rest[:1]} - {*verbs}):
                 continue
-            if (verbs and not rest) or not any(needs in one for one in rest or [""]):
+            if (verbs and not rest) or not any(re.search(needs, one) for one in rest or [""]):
                 continue
             return _read(program, word, words[:place], rest, asked)
     return None
@@ -68,7 +68,7 @@ def _read(
     file = launcher.get("CONFIG_FILE") if tool == "torchtitan" and file is None else file
     if "flag" not in program:
         file = next((one for one in others if one.endswith(_ENDS)), None)
-    more = {"script": word} if tool == "diffusers" else {}
+    more = {"script": word} if tool in ("diffusers", "bridge") else {}
     if program["word"] == "trl" and rest[0] != "sft":
         more["trainer_type"] = rest[0]
     if (accelerate := launcher.get("config_file")) is not None:
