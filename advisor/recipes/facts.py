@@ -48,8 +48,9 @@ class Config:
             if value is None:
                 start = f"{name}."
                 value = {k[len(start) :]: v for k, v in self.keys.items() if k.startswith(start)}
-            if isinstance(value, str) and UNRESOLVED.search(value):
-                self.asked[name] = value
+            text = " ".join(map(str, value)) if isinstance(value, list) else value
+            if isinstance(text, str) and UNRESOLVED.search(text):
+                self.asked[name] = text
             elif found is None and value not in ("", {}, None):
                 found = value
         return found

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, Final
 
 from advisor.errors import UsageError
 from advisor.recipes.facts import Config, Facts
 from advisor.recipes.tables import meanings, tables
-from advisor.recipes.text import flat, table_in
+from advisor.recipes.text import flat, plain, table_in
 
 # Modules that `--lora-targets` knows by name.
 _MODULES: Final = frozenset(
@@ -75,6 +76,9 @@ def _deepspeed(config: Config, said: Any) -> Facts:
     names = [one for one in ("bf16", "fp16") if own.keys.get(f"{one}.enabled") is True]
     rows |= {"zero": rows["zero"] or 0, "offload": parts or False}
     rows |= {"precision": names[0]} if names else {}
+    # What the arguments say is given to DeepSpeed (``Trainer.propagate_args_to_deepspeed``).
+    if "gradient_accumulation_steps" in config.keys:
+        rows.pop("accumulation")
     return facts | {name: value for name, value in rows.items() if value is not None}
 
 
@@ -125,9 +129,14 @@ def precision(config: Config, *, bf16: bool = False) -> str:
 
 def with_accelerate(config: Config, path: str) -> None:
     """Take the keys of accelerate's own configuration beside those of a recipe."""
-    file = config.path.parent / path
-    if os.path.isfile(file):
+    folder, named = config.path.parent, Path(path)
+    file = next((f for f in (folder / path, folder / named.name) if os.path.isfile(f)), None)
+    known = meanings("accelerate").get(named.stem)
+    if file is not None:
         config.keys = flat(table_in(file)) | config.keys
+    elif known is not None:
+        pairs = (one.partition("=") for one in known.split())
+        config.keys = {name: plain(value) for name, _, value in pairs} | config.keys
     else:
         config.asked[f"accelerate's {path}, which is not here"] = "--zero, --batch"
 

@@ -14,16 +14,34 @@ from pathlib import PurePosixPath
 from advisor.errors import UsageError
 from advisor.recipes.facts import Config, Facts
 from advisor.recipes.tables import meanings
+from advisor.recipes.text import table_in
 
 
 def read(config: Config, facts: Facts) -> Facts:
     """Return what a TOML or the arguments of sd-scripts say."""
+    if (beside := config.text("dataset_config")) is not None:
+        facts |= _of_data(config, beside)
     facts |= {"model": _model(config), "image": _side(facts)}
+    if facts["epochs_said"] is not None:  # whatever number of steps is said
+        facts["total_steps"] = None
     if facts["total_steps"] is None and facts["epochs_said"] is None:
         facts["total_steps"] = 1600
     if config.text("network_module") is not None:
         facts |= {"lora": config.whole("network_dim") or 4, "lora_targets": "attention"}
     return facts
+
+
+def _of_data(config: Config, named: str) -> Facts:
+    """Return the side of images and the batch that the configuration of data sets says."""
+    path = config.path.parent / PurePosixPath(named).name
+    if not path.is_file():
+        config.asked[f"the data sets of {named}, which is not here"] = "--image, --micro-batch"
+        return {}
+    said = table_in(path)
+    sets = said.get("datasets") if isinstance(said.get("datasets"), list) else []
+    own = Config(path=path, table={**said.get("general", {}), **next(iter(sets or []), {})})
+    side, batch = own.words("resolution"), own.whole("batch_size")
+    return ({"image": side} if side else {}) | ({"micro_batch": batch} if batch else {})
 
 
 def read_diffusers(config: Config, facts: Facts) -> Facts:
@@ -76,7 +94,16 @@ def _side(facts: Facts) -> int | None:
 def _model(config: Config) -> str | None:
     """Return the known model that a file or a folder is named after; else the name itself."""
     named = config.text("pretrained_model_name_or_path")
-    if named is None or (named.count("/") == 1 and not named.endswith((".safetensors", ".ckpt"))):
-        return named
-    stem = PurePosixPath(named.replace("\\", "/")).stem.lower()
-    return next((known for part, known in meanings("images").items() if part in stem), stem)
+    if named is None:
+        return None
+    is_file = named.endswith((".safetensors", ".ckpt"))
+    last = named.replace("\\", "/").rpartition("/")[2].lower()
+    stem = last.removesuffix(".safetensors").removesuffix(".ckpt")
+    found = next((known for part, known in meanings("images").items() if part in stem), None)
+    if found or (named.count("/") == 1 and not is_file):
+        return found or named
+    # A file under a name of its own: each script of sd-scripts trains one family.
+    script = PurePosixPath(config.text("script") or "").name
+    family = next((one for one in ("sdxl", "flux", "sd3") if script.startswith(one)), None)
+    older = "sd-2.1" if config.flag("v2") else "sd-1.5"
+    return family or (older if script.startswith("train_") else stem)
