@@ -156,6 +156,35 @@ def test_what_is_not_said_is_asked_in_one_line_with_the_flag(
     assert "\n" not in str(done.exception)
 
 
+def test_a_network_that_numbers_do_not_describe_is_asked_for_with_its_step() -> None:
+    Path("y.sh").write_text("yolo detect train model=yolo11n.pt data=d.yaml batch=32 device=0,1\n")
+    done = RUN.invoke(app, ["recommend", "y.sh"])
+    assert getattr(done.exception, "exit_code", None) == 2
+    assert "--cnn" in getattr(done.exception, "hint", "")
+    cnn = "224:64:3x256,4x512,6x1024,3x2048:bottleneck"
+    found = Question.read({"recipe": "y.sh", "cnn": cnn, "total_samples": 640})
+    assert (found.job.batch, found.layout.micro_batch) == (64, 16)  # accumulated to nbs
+
+
+def test_what_hydra_composes_is_asked_for_where_it_is_not_here() -> None:
+    write("composed.yaml")
+    Path("gpt.yaml").unlink()
+    flags = [
+        "--layers",
+        "2",
+        "--hidden",
+        "64",
+        "--heads",
+        "4",
+        "--sequence",
+        "64",
+        "--vocabulary",
+        "9",
+    ]
+    done = RUN.invoke(app, ["predict", "composed.yaml", "--as", "nemo", *flags, "--gpu", "L4"])
+    assert "the defaults gpt" in " ".join(done.stdout.split())
+
+
 def test_a_missing_number_of_samples_is_asked_for() -> None:
     Path("a.yml").write_text(AXOLOTL, encoding="utf-8")  # rows.jsonl is elsewhere
     done = RUN.invoke(app, ["recommend", "a.yml", "--on-demand"])

@@ -149,8 +149,10 @@ _NEEDED: Final[Mapping[str, tuple[str, str]]] = {
     "model": ("which model it trains", "say it: --model NAME, or --model path/config.json"),
     "sequence": ("how many tokens a sample has", "say it: --sequence 2048"),
     "image": ("how large its images are", "say it: --image 512"),
-    "cnn": ("its network in numbers, and none of its family is known here",
-            "record a step: advisor profile --rehearse; or name one like it: --cnn NUMBERS"),
+    "cnn": (
+        "its network in numbers, and none of its family is known here",
+        "record a step: advisor profile --rehearse; or name one like it: --cnn NUMBERS",
+    ),
     "vocabulary": ("how many words the vocabulary has", "say it: --vocabulary 32000"),
 }
 # Facts that are no options themselves, but make one.

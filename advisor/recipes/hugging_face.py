@@ -18,11 +18,6 @@ from advisor.recipes.facts import Config, Facts
 from advisor.recipes.tables import meanings, tables
 from advisor.recipes.text import flat, plain, table_in
 
-# Modules that `--lora-targets` knows by name.
-_MODULES: Final = frozenset(
-    "q_proj k_proj v_proj o_proj out_proj up_proj down_proj gate_up_proj qkv_proj query_key_value "
-    "c_attn c_proj c_fc W_pack Wqkv linear_qkv linear_proj linear_fc1 linear_fc2".split()
-)
 _OF_TRL: Final = {"max_length", "max_seq_length", "packing", "use_peft", "lora_r", "dataset_mixer",
                   "dataset_mixture"}  # fmt: skip
 _OF_REWARDS: Final = {"beta", "ref_model_name_or_path", "num_generations"}
@@ -46,9 +41,9 @@ def adapted(rank: int, modules: Iterable[Any], bits: int) -> Facts:
     said = [str(one).strip("'\"") for one in modules]
     if any("all" in one or "up|" in one or "up_proj|" in one for one in said):
         return {"lora": rank, "lora_targets": "all-linear", "base_bits": bits}
-    known, last = meanings("modules"), [one.rpartition(".")[2] for one in said]
-    words = [word for one in last for word in known.get(one, one).split() if word in _MODULES]
-    named, groups = dict.fromkeys(words), meanings("module_groups")
+    known, groups = meanings("modules"), meanings("module_groups")
+    words = (known.get(one.rpartition(".")[2], "") for one in said)
+    named = dict.fromkeys(" ".join(words).split())
     targets = groups.get(" ".join(sorted(named)), ",".join(named)) or "query-value"
     return {"lora": rank, "lora_targets": targets, "base_bits": bits}
 
@@ -144,15 +139,17 @@ def with_accelerate(config: Config, path: str) -> None:
 def read(config: Config, facts: Facts) -> Facts:
     """Return what an argument file of TRL's or Hugging Face's scripts says."""
     is_trl = bool(_OF_TRL & config.keys.keys())
+    # transformers' own script cuts the joined texts (``run_clm.py``: ``group_texts``).
+    is_cut = "run_clm" in (config.text("script") or "")
     refuse_stage(config, config.text("rl", "trainer_type"), ("sft",))
     refuse_stage(config, "rewards" if _OF_REWARDS & config.keys.keys() else None, ())
     checkpoints = config.flag("gradient_checkpointing", "activation_checkpointing", default=is_trl)
     facts |= {
         "stack": "trl" if is_trl else "trainer",
-        "sequence": facts["sequence"] or (1024 if is_trl else None),
+        "sequence": facts["sequence"] or (1024 if is_trl or is_cut else None),
         "precision": precision(config, bf16=is_trl),
         "recompute": "full" if checkpoints else "none",
-        "packed": config.flag("packing") if is_trl else None,
+        "packed": config.flag("packing") if is_trl else is_cut or None,
         # "nll" of trl 1.16 is computed in chunks (``loss_type``).
         "loss": "chunked" if is_trl else None,
     }

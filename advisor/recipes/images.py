@@ -99,9 +99,10 @@ def _model(config: Config) -> str | None:
     is_file = named.endswith((".safetensors", ".ckpt"))
     last = named.replace("\\", "/").rpartition("/")[2].lower()
     stem = last.removesuffix(".safetensors").removesuffix(".ckpt")
-    found = next((known for part, known in meanings("images").items() if part in stem), None)
-    if found or (named.count("/") == 1 and not is_file):
-        return found or named
+    if named.count("/") == 1 and not is_file:
+        return named
+    if found := next((known for part, known in meanings("images").items() if part in stem), None):
+        return found
     # A file under a name of its own: each script of sd-scripts trains one family.
     script = PurePosixPath(config.text("script") or "").name
     family = next((one for one in ("sdxl", "flux", "sd3") if script.startswith(one)), None)

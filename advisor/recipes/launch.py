@@ -68,7 +68,7 @@ def _read(
     file = launcher.get("CONFIG_FILE") if tool == "torchtitan" and file is None else file
     if "flag" not in program:
         file = next((one for one in others if one.endswith(_ENDS)), None)
-    more = {"script": word} if tool in ("diffusers", "bridge", "kohya") else {}
+    more = {"script": word} if tool in ("diffusers", "bridge", "kohya", "trainer") else {}
     if program["word"] == "trl" and rest[0] != "sft":
         more["trainer_type"] = rest[0]
     if (accelerate := launcher.get("config_file")) is not None:

@@ -2,8 +2,9 @@
 
 Defaults and meanings: ``megatron/training/arguments.py`` of megatron-core 0.16.1; NeMo's
 ``megatron_gpt_config.yaml`` (2.x); megatron-bridge 0.3.1 (``training/config.py``,
-``training/mixed_precision.py``; its recipes by name: datasets/recipes); nanotron 0.4 (``config/config.py``, ``parallelism_config.py``,
-``models_config.py``) as its package on PyPI has it; read 2026-11-29.
+``training/mixed_precision.py``; its recipes by name: datasets/recipes); nanotron 0.4
+(``config/config.py``, ``parallelism_config.py``, ``models_config.py``) as its package on
+PyPI has it; read 2026-11-29.
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ def dimensions(config: Config, tp: int, above: str = "") -> Facts:
             f"{config.path} has {', '.join(odd)}, which numbers alone do not describe",
             hint="leave the recipe out, and name the model that is like it: --model NAME",
         )
-    is_gated = config.flag(f"{above}swiglu", f"{above}gated_linear_unit") or "glu" in str(config.get(f"{above}activation"))
+    is_gated = config.flag(f"{above}swiglu", f"{above}gated_linear_unit") or "glu" in str(
+        config.get(f"{above}activation")
+    )
     is_tied = not config.flag(f"{above}untie_embeddings_and_output_weights")
     facts: Facts = {
         "layers": whole["num_layers"], "hidden": whole["hidden_size"], "heads": heads,
@@ -122,7 +125,9 @@ def read_bridge(config: Config, facts: Facts) -> Facts:
     facts = config.facts(tables()["tools"]["bridge"]["facts"])
     mixed = config.text("mixed_precision") if "mixed_precision" in config.keys else None
     low = [kind for kind in ("fp4", "fp8") if config.keys.get(f"mixed_precision.{kind}")]
-    narrow = next((one for one in ("fp4", "fp8", "fp16_mixed") if one in (mixed or "bf16")), "bf16")
+    narrow = next(
+        (one for one in ("fp4", "fp8", "fp16_mixed") if one in (mixed or "bf16")), "bf16"
+    )
     is_wide = config.flag("mixed_precision.grad_reduce_in_fp32", default=narrow != "fp16_mixed")
     shards = "optim"
     if config.flag("ddp.use_megatron_fsdp", "dist.use_megatron_fsdp"):

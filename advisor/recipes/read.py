@@ -45,7 +45,9 @@ def recipe(
 
 
 def _read(config: Config, kind: str) -> Recipe:
-    if isinstance(missing := config.table.get("defaults"), list) and config.keys.pop("defaults", 0):
+    if isinstance(missing := config.table.get("defaults"), list) and config.keys.pop(
+        "defaults", 0
+    ):
         said = ", ".join(map(str, missing))[:80]
         config.asked[f"the defaults {said}, which are not here"] = "put them beside it"
     tool = tools()[kind]

@@ -1,6 +1,7 @@
 """The text of a recipe as plain values: YAML, TOML or JSON, all with bounds.
 
-Hydra's ``defaults`` are read where they lie beside the recipe. ``${NAME}`` in a value is what a key of that dotted name says (OmegaConf's way), and
+Hydra's ``defaults`` are read where they lie beside the recipe.
+``${NAME}`` in a value is what a key of that dotted name says (OmegaConf's way), and
 ``${oc.env:NAME,default}`` the default; what cannot be resolved stays as it is written, and whoever
 reads the key asks for it.
 """
@@ -97,9 +98,11 @@ def _composed(path: Path, table: dict[str, Any], chosen: Mapping[str, Any]) -> d
     found: dict[str, Any] = {}
     missing: list[str] = []
     for one in [*defaults, *(() if "_self_" in defaults else ("_self_",))]:
-        said, option = next(iter(one.items())) if isinstance(one, dict) and one else ("", one)
+        said, option = next(iter(one.items())) if isinstance(one, dict) and one else (one, None)
         group, _, package = str(said).split(" ")[-1].partition("@")
-        option = chosen.get(group, option)
+        if not isinstance(one, dict):
+            group, _, option = group.rpartition("/")
+        option = chosen.get(group or " ", option)
         if option == "_self_":
             found = _merged(found, own)
         elif option is not None and not group.startswith("hydra/"):
