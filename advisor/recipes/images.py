@@ -37,9 +37,11 @@ def _of_data(config: Config, named: str) -> Facts:
     if not path.is_file():
         config.asked[f"the data sets of {named}, which is not here"] = "--image, --micro-batch"
         return {}
-    said = table_in(path)
-    sets = said.get("datasets") if isinstance(said.get("datasets"), list) else []
-    own = Config(path=path, table={**said.get("general", {}), **next(iter(sets or []), {})})
+    table = table_in(path)
+    sets = table.get("datasets")
+    parts = [table.get("general"), *(sets[:1] if isinstance(sets, list) else [])]
+    named_there = {k: v for part in parts if isinstance(part, dict) for k, v in part.items()}
+    own = Config(path=path, table=named_there)
     side, batch = own.words("resolution"), own.whole("batch_size")
     return ({"image": side} if side else {}) | ({"micro_batch": batch} if batch else {})
 

@@ -55,7 +55,8 @@ def dimensions(config: Config, tp: int, above: str = "") -> Facts:
                      "ffn_hidden_size", "kv_channels", "num_experts", "num_moe_experts",
                      "moe_router_topk", "moe_ffn_hidden_size")
     }  # fmt: skip
-    odd = [name for name in _ELSE if config.get(f"{above}{name}") not in (None, False, 1)]
+    said = {name: config.get(f"{above}{name}") for name in _ELSE}
+    odd = [one for one, value in said.items() if value is True or value not in (None, False, 1)]
     heads, width = whole["num_attention_heads"], whole["kv_channels"]
     if heads and width and heads * width != whole["hidden_size"]:
         odd.append("kv_channels")  # heads as wide as the model are described
