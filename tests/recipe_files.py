@@ -197,6 +197,29 @@ accelerate launch --mixed_precision="fp16" train_text_to_image_lora_sdxl.py \\
 """
 
 ROWS = '{"instruction": "a"}\n' * 200
+BRIDGE = """\
+torchrun --nproc_per_node=8 scripts/training/run_recipe.py --recipe qwen3_30b_a3b_peft_config \\
+    --dataset llm-finetune train.global_batch_size=64 dataset.seq_length=1024
+"""
+COMPOSED = """\
+defaults:
+  - gpt@model
+  - _self_
+trainer: {devices: 8, num_nodes: 2, max_steps: 100, precision: bf16}
+model:
+  micro_batch_size: 2
+  global_batch_size: ${oc.env:NOT_SET,256}
+  encoder_seq_length: ${model.max_position_embeddings}
+"""
+GROUP = """\
+num_layers: 12
+hidden_size: 768
+num_attention_heads: 12
+ffn_hidden_size: 3072
+micro_batch_size: 99
+vocab_size: 50257
+max_position_embeddings: 2048
+"""
 
 # A name of the file, what stands in it, the files beside it, and the flags that say the same.
 CASES: Final[dict[str, tuple[str, dict[str, str], str]]] = {
@@ -276,6 +299,38 @@ CASES: Final[dict[str, tuple[str, dict[str, str], str]]] = {
         "--model stabilityai/stable-diffusion-xl-base-1.0 --image 1024 --micro-batch 1 --batch 1"
         " --total-steps 400 --precision fp16"
         " --weights fp32 --optimizer adamw-8bit --lora 8 --lora-targets attention",
+    ),
+    "bridge.sh": (
+        BRIDGE, {},
+        "--stack nemo --model Qwen/Qwen3-30B-A3B --sequence 1024 --micro-batch 1 --batch 64"
+        " --total-steps 100 --precision bf16 --optimizer adamw --loss fused --recompute none"
+        " --no-offload --zero 1 --tp 4 --pp 1 --cp 1 --ep 4 --etp 1 --lora 8"
+        " --lora-targets attention --base-bits 16",
+    ),
+    "composed.yaml": (
+        COMPOSED, {"gpt.yaml": GROUP},
+        "--stack nemo --sequence 2048 --micro-batch 2 --batch 256 --total-steps 100"
+        " --layers 12 --hidden 768 --heads 12 --kv-heads 12 --ffn 3072 --tied"
+        " --vocabulary 50304 --precision bf16 --optimizer adamw --recompute none --tp 1 --pp 1",
+    ),
+    "sd.sh": (
+        "accelerate launch sdxl_train_network.py --pretrained_model_name_or_path=mine.safetensors"
+        " --dataset_config=sets.toml --network_module=networks.lora --network_dim=16"
+        " --max_train_epochs=2 --max_train_steps=9 --train_data_dir=rows.jsonl\n",
+        {
+            "sets.toml": "[general]\nresolution = 768\n[[datasets]]\nbatch_size = 4\n",
+            "rows.jsonl": ROWS,
+        },
+        f"--model sdxl --image 768 --micro-batch 4 --batch 4"
+        f" --total-samples {2 * len(ROWS.splitlines())}"
+        " --precision fp32 --weights fp32 --optimizer adamw --lora 16 --lora-targets attention",
+    ),
+    "trl.sh": (
+        "CUDA_VISIBLE_DEVICES=0,1 accelerate launch --config_file configs/deepspeed_zero2.yaml"
+        " sft.py --model_name gpt2 --max_length 512 --bf16 --max_steps 10\n", {},
+        "--model gpt2 --sequence 512 --micro-batch 8 --batch 16 --total-steps 10 --weights fp32"
+        " --optimizer adamw --attention flash --stack deepspeed --precision bf16 --recompute full"
+        " --loss chunked --zero 2 --no-offload",
     ),
 }  # fmt: skip
 

@@ -81,9 +81,11 @@ def test_the_first_line_says_what_was_understood_and_the_next_what_was_not() -> 
     text = Path("axolotl.yml").read_text() + "relora: true\nqat: {weight_dtype: int8}\n"
     Path("axolotl.yml").write_text(text)
     lines = RUN.invoke(app, ["predict", "axolotl.yml", "--gpu", "L4"]).stdout.splitlines()
-    assert lines[0].startswith("axolotl.yml, a recipe of Axolotl, says: --stack trainer --model")
-    assert any("not understood" in one and "qat.weight_dtype, relora" in one for one in lines[:6])
-    assert not any("wandb" in one or "learning_rate" in one for one in lines[:6])
+    assert lines[0] == "axolotl.yml, a recipe of Axolotl, says:"
+    assert lines[1].startswith("  --stack trainer --model")
+    assert max(map(len, lines)) <= 80
+    assert "qat.weight_dtype, relora" in " ".join(" ".join(lines[:12]).split())
+    assert not any("wandb" in one or "learning_rate" in one for one in lines[:12])
 
 
 def test_flags_overrule_a_recipe_also_its_model() -> None:
@@ -152,6 +154,35 @@ def test_what_is_not_said_is_asked_in_one_line_with_the_flag(
     assert getattr(done.exception, "exit_code", None) == 2, done.output
     assert flag in getattr(done.exception, "hint", "")
     assert "\n" not in str(done.exception)
+
+
+def test_a_network_that_numbers_do_not_describe_is_asked_for_with_its_step() -> None:
+    Path("y.sh").write_text("yolo detect train model=yolo11n.pt data=d.yaml batch=32 device=0,1\n")
+    done = RUN.invoke(app, ["recommend", "y.sh"])
+    assert getattr(done.exception, "exit_code", None) == 2
+    assert "--cnn" in getattr(done.exception, "hint", "")
+    cnn = "224:64:3x256,4x512,6x1024,3x2048:bottleneck"
+    found = Question.read({"recipe": "y.sh", "cnn": cnn, "total_samples": 640})
+    assert (found.job.batch, found.layout.micro_batch) == (64, 16)  # accumulated to nbs
+
+
+def test_what_hydra_composes_is_asked_for_where_it_is_not_here() -> None:
+    write("composed.yaml")
+    Path("gpt.yaml").unlink()
+    flags = [
+        "--layers",
+        "2",
+        "--hidden",
+        "64",
+        "--heads",
+        "4",
+        "--sequence",
+        "64",
+        "--vocabulary",
+        "9",
+    ]
+    done = RUN.invoke(app, ["predict", "composed.yaml", "--as", "nemo", *flags, "--gpu", "L4"])
+    assert "the defaults gpt" in " ".join(done.stdout.split())
 
 
 def test_a_missing_number_of_samples_is_asked_for() -> None:

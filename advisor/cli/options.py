@@ -11,6 +11,8 @@ import contextlib
 import inspect
 import json
 import os
+import re
+import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import MISSING, fields, replace
 from functools import partial
@@ -228,8 +230,9 @@ def ask(
     """
     flags = {name: value for name, value in given.items() if value is not None}
     # A recipe's answers are checked with those of all places.
-    alone = {name: value for name, value in flags.items() if name not in OF_RECIPE}
-    Question.read(alone, names=names, are_flags=True)
+    if "recipe" not in flags:
+        alone = {name: value for name, value in flags.items() if name not in OF_RECIPE}
+        Question.read(alone, names=names, are_flags=True)
     for name in flags.keys() & ENTRIES.keys():  # an alias is no entry
         if ENTRIES[name].kind.is_hours:
             say_hours(flag_of(name), flags[name])
@@ -254,10 +257,15 @@ def _tell_recipe(found: Recipe, holds: Mapping[str, Any], *, aside: bool) -> Non
     ``holds``: the answers, its own among them.
     """
     said = {name: value for name, value in found.answers.items() if holds.get(name) == value}
-    line = command_line(said).removeprefix("advisor recommend ")
-    typer.echo(f"{found.path.name}, a recipe of {found.tool}, says: {line}", err=aside)
-    for note in found.notes:
-        typer.echo(f"- {note}", err=aside)
+    from advisor.words.pieces import wrapped
+
+    flags = command_line(said).removeprefix("advisor recommend ")
+    flags = re.sub(r" (?!--)", "\N{NO-BREAK SPACE}", flags)  # a flag and its value in one line
+    width = shutil.get_terminal_size().columns
+    first = f"{found.path.name}, a recipe of {found.tool}, says:"
+    lines = [first, *wrapped(flags, width, first="  ", indent="  ")]
+    lines += [line for note in found.notes for line in wrapped(f"- {note}", width, indent="  ")]
+    typer.echo("\n".join(lines), err=aside)
 
 
 def given_flags(question: Question, names: Iterable[str]) -> list[str]:

@@ -48,8 +48,9 @@ class Config:
             if value is None:
                 start = f"{name}."
                 value = {k[len(start) :]: v for k, v in self.keys.items() if k.startswith(start)}
-            if isinstance(value, str) and UNRESOLVED.search(value):
-                self.asked[name] = value
+            text = " ".join(map(str, value)) if isinstance(value, list) else value
+            if isinstance(text, str) and UNRESOLVED.search(text):
+                self.asked[name] = text
             elif found is None and value not in ("", {}, None):
                 found = value
         return found
@@ -148,6 +149,10 @@ _NEEDED: Final[Mapping[str, tuple[str, str]]] = {
     "model": ("which model it trains", "say it: --model NAME, or --model path/config.json"),
     "sequence": ("how many tokens a sample has", "say it: --sequence 2048"),
     "image": ("how large its images are", "say it: --image 512"),
+    "cnn": (
+        "its network in numbers, and none of its family is known here",
+        "record a step: advisor profile --rehearse; or name one like it: --cnn NUMBERS",
+    ),
     "vocabulary": ("how many words the vocabulary has", "say it: --vocabulary 32000"),
 }
 # Facts that are no options themselves, but make one.
@@ -188,7 +193,7 @@ def recipe_of(config: Config, tool: str, name: str, facts: Facts) -> Recipe:
         more = f" and {len(unknown) - 12} more" if len(unknown) > 12 else ""
         notes.append(f"not understood, and left out: {', '.join(unknown[:12])}{more}")
     needs = tuple(n for n in _NEEDED if n in facts and facts[n] is None)
-    needs += () if {"model", "layers"} & facts.keys() else ("model",)
+    needs += () if {"model", "layers", "cnn"} & facts.keys() else ("model",)
     return Recipe(path=config.path, tool=name, answers=answers, notes=tuple(notes), needs=needs)
 
 

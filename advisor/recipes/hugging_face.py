@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, Final
 
 from advisor.errors import UsageError
 from advisor.recipes.facts import Config, Facts
 from advisor.recipes.tables import meanings, tables
-from advisor.recipes.text import flat, table_in
+from advisor.recipes.text import flat, plain, table_in
 
-_MLP: Final = {"gate_proj", "up_proj", "down_proj", "gate_up_proj", "fc1", "fc2", "w1", "w2", "w3"}
 _OF_TRL: Final = {"max_length", "max_seq_length", "packing", "use_peft", "lora_r", "dataset_mixer",
                   "dataset_mixture"}  # fmt: skip
 _OF_REWARDS: Final = {"beta", "ref_model_name_or_path", "num_generations"}
@@ -35,14 +35,17 @@ def refuse_stage(config: Config, stage: str | None, known: Iterable[str]) -> Non
 def adapted(rank: int, modules: Iterable[Any], bits: int) -> Facts:
     """Return what adapters come to; of no modules, peft adapts queries and values.
 
-    >>> [adapted(8, one, 4)["lora_targets"] for one in (["v_proj"], ["all-linear"], ["o_proj"])]
-    ['query-value', 'all-linear', 'attention']
+    >>> [adapted(8, one, 4)["lora_targets"] for one in (["v_proj"], ["all-linear"], ["fc1"])]
+    ['v_proj', 'all-linear', 'up_proj']
     """
     said = [str(one).strip("'\"") for one in modules]
-    names = {one.rpartition(".")[2] for one in said}
-    is_wide = names & _MLP or any("all" in one or "mlp" in one or "up|" in one for one in said)
-    narrow = "query-value" if names <= {"q_proj", "v_proj", "query", "value"} else "attention"
-    return {"lora": rank, "lora_targets": "all-linear" if is_wide else narrow, "base_bits": bits}
+    if any("all" in one or "up|" in one or "up_proj|" in one for one in said):
+        return {"lora": rank, "lora_targets": "all-linear", "base_bits": bits}
+    known, groups = meanings("modules"), meanings("module_groups")
+    words = (known.get(one.rpartition(".")[2], "") for one in said)
+    named = dict.fromkeys(" ".join(words).split())
+    targets = groups.get(" ".join(sorted(named)), ",".join(named)) or "query-value"
+    return {"lora": rank, "lora_targets": targets, "base_bits": bits}
 
 
 def _deepspeed(config: Config, said: Any) -> Facts:
@@ -68,6 +71,9 @@ def _deepspeed(config: Config, said: Any) -> Facts:
     names = [one for one in ("bf16", "fp16") if own.keys.get(f"{one}.enabled") is True]
     rows |= {"zero": rows["zero"] or 0, "offload": parts or False}
     rows |= {"precision": names[0]} if names else {}
+    # What the arguments say is given to DeepSpeed (``Trainer.propagate_args_to_deepspeed``).
+    if "gradient_accumulation_steps" in config.keys:
+        rows.pop("accumulation")
     return facts | {name: value for name, value in rows.items() if value is not None}
 
 
@@ -118,9 +124,14 @@ def precision(config: Config, *, bf16: bool = False) -> str:
 
 def with_accelerate(config: Config, path: str) -> None:
     """Take the keys of accelerate's own configuration beside those of a recipe."""
-    file = config.path.parent / path
-    if os.path.isfile(file):
+    folder, named = config.path.parent, Path(path)
+    file = next((f for f in (folder / path, folder / named.name) if os.path.isfile(f)), None)
+    known = meanings("accelerate").get(named.stem)
+    if file is not None:
         config.keys = flat(table_in(file)) | config.keys
+    elif known is not None:
+        pairs = (one.partition("=") for one in known.split())
+        config.keys = {name: plain(value) for name, _, value in pairs} | config.keys
     else:
         config.asked[f"accelerate's {path}, which is not here"] = "--zero, --batch"
 
@@ -128,15 +139,17 @@ def with_accelerate(config: Config, path: str) -> None:
 def read(config: Config, facts: Facts) -> Facts:
     """Return what an argument file of TRL's or Hugging Face's scripts says."""
     is_trl = bool(_OF_TRL & config.keys.keys())
+    # transformers' own script cuts the joined texts (``run_clm.py``: ``group_texts``).
+    is_cut = "run_clm" in (config.text("script") or "")
     refuse_stage(config, config.text("rl", "trainer_type"), ("sft",))
     refuse_stage(config, "rewards" if _OF_REWARDS & config.keys.keys() else None, ())
     checkpoints = config.flag("gradient_checkpointing", "activation_checkpointing", default=is_trl)
     facts |= {
         "stack": "trl" if is_trl else "trainer",
-        "sequence": facts["sequence"] or (1024 if is_trl else None),
+        "sequence": facts["sequence"] or (1024 if is_trl or is_cut else None),
         "precision": precision(config, bf16=is_trl),
         "recompute": "full" if checkpoints else "none",
-        "packed": config.flag("packing") if is_trl else None,
+        "packed": config.flag("packing") if is_trl else is_cut or None,
         # "nll" of trl 1.16 is computed in chunks (``loss_type``).
         "loss": "chunked" if is_trl else None,
     }

@@ -14,8 +14,8 @@ from advisor.recipes.submissions import SHELLS
 from advisor.recipes.tables import tables
 from advisor.recipes.text import plain
 
-_RANKS: Final = ("nproc_per_node", "num_processes", "num_gpus")
-_NODES: Final = ("nnodes", "num_nodes", "num_machines")
+_RANKS: Final = ("nproc_per_node", "num_processes", "num_gpus", "NGPU")
+_NODES: Final = ("nnodes", "num_nodes", "num_machines", "nodes", "N")
 _ENDS: Final = (".yaml", ".yml", ".toml", ".json")
 _NUMBER: Final = re.compile(r"-\d[\d.e-]*")
 _NAMED: Final = re.compile(r"[+~]{0,2}([A-Za-z_][\w.]*)=(.*)", re.S)
@@ -50,7 +50,7 @@ def _start(words: list[str], asked: int | None) -> Start | None:
             rest = words[place + 1 :]
             if not re.fullmatch(program["word"], word) or (verbs and {*rest[:1]} - {*verbs}):
                 continue
-            if (verbs and not rest) or not any(needs in one for one in rest or [""]):
+            if (verbs and not rest) or not any(re.search(needs, one) for one in rest or [""]):
                 continue
             return _read(program, word, words[:place], rest, asked)
     return None
@@ -68,7 +68,7 @@ def _read(
     file = launcher.get("CONFIG_FILE") if tool == "torchtitan" and file is None else file
     if "flag" not in program:
         file = next((one for one in others if one.endswith(_ENDS)), None)
-    more = {"script": word} if tool == "diffusers" else {}
+    more = {"script": word} if tool in ("diffusers", "bridge", "kohya", "trainer") else {}
     if program["word"] == "trl" and rest[0] != "sft":
         more["trainer_type"] = rest[0]
     if (accelerate := launcher.get("config_file")) is not None:
@@ -84,7 +84,8 @@ def _count(launcher: Mapping[str, Any], asked: int | None) -> int | None:
     each = next((launcher[name] for name in _RANKS if isinstance(launcher.get(name), int)), None)
     nodes = next((launcher[name] for name in _NODES if isinstance(launcher.get(name), int)), 1)
     if each is None:
-        return asked
+        seen = str(launcher.get("CUDA_VISIBLE_DEVICES", ""))
+        return asked or (seen.count(",") + 1 if re.fullmatch(r"\d+(,\d+)*", seen) else None)
     is_total = "num_processes" in launcher and "nproc_per_node" not in launcher
     return int(each if is_total else max(each * nodes, asked or 1))
 
@@ -97,7 +98,8 @@ def _arguments(words: list[str]) -> tuple[dict[str, Any], list[str]]:
     for word in words:
         is_flag = word.startswith("-") and not _NUMBER.fullmatch(word)
         if match := _NAMED.fullmatch(word.lstrip("-") if is_flag else word):
-            found[match[1].replace("-", "_") if is_flag else match[1]] = plain(match[2])
+            value = None if match[2] in ("null", "None") else plain(match[2])
+            found[match[1].replace("-", "_") if is_flag else match[1]] = value
             name = ""
         elif is_flag:
             name, _, value = word.lstrip("-").replace("-", "_").partition("=")

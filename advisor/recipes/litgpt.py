@@ -12,9 +12,9 @@ from typing import Final
 from advisor.recipes.facts import Config, Facts
 from advisor.recipes.hugging_face import adapted
 
-_USUAL: Final = ("lora_query", "lora_value")
-_SIDES: Final = {"lora_query": "query", "lora_value": "value", "lora_key": "key",
-                 "lora_projection": "projection", "lora_mlp": "mlp"}  # fmt: skip
+# The weights that adapters may stand beside, and whether they do by default.
+_SIDES: Final = {"lora_query": True, "lora_value": True, "lora_key": False,
+                 "lora_projection": False, "lora_mlp": False}  # fmt: skip
 
 
 def read(config: Config, facts: Facts) -> Facts:
@@ -38,7 +38,7 @@ def read(config: Config, facts: Facts) -> Facts:
         "data": [config.keys.get("data.class_path") or "its data"],
     }
     if "lora_r" in config.keys:
-        sides = [_SIDES[name] for name in _SIDES if config.flag(name, default=name in _USUAL)]
+        sides = [name for name, usual in _SIDES.items() if config.flag(name, default=usual)]
         bits = config.text("quantize") or ""
         width = 4 if bits.startswith(("bnb.nf4", "bnb.fp4")) else 8 if "int8" in bits else 16
         facts |= adapted(config.whole("lora_r") or 8, sides, width)

@@ -1,17 +1,26 @@
-"""Megatron-LM's launch scripts (``pretrain_gpt.py`` and its arguments), NeMo's YAML, nanotron's.
+"""Megatron-LM's launch scripts (``pretrain_gpt.py``), NeMo's YAML, Megatron-Bridge's, nanotron's.
 
 Defaults and meanings: ``megatron/training/arguments.py`` of megatron-core 0.16.1; NeMo's
-``megatron_gpt_config.yaml`` (2.x); nanotron 0.4 (``config/config.py``, ``parallelism_config.py``,
-``models_config.py``) as its package on PyPI has it; read 2026-11-29.
+``megatron_gpt_config.yaml`` (2.x); megatron-bridge 0.3.1 (``training/config.py``,
+``training/mixed_precision.py``; its recipes by name: datasets/recipes); nanotron 0.4
+(``config/config.py``, ``parallelism_config.py``, ``models_config.py``) as its package on
+PyPI has it; read 2026-11-29.
 """
 
 from __future__ import annotations
 
+import csv
+import re
+from collections.abc import Mapping
+from functools import cache
 from typing import Final
 
+from advisor import data
 from advisor.errors import UsageError
 from advisor.recipes.facts import Config, Facts
-from advisor.recipes.tables import meanings
+from advisor.recipes.hugging_face import adapted
+from advisor.recipes.tables import meanings, tables
+from advisor.recipes.text import plain
 
 # What a tokenizer's words are padded to (``--make-vocab-size-divisible-by``), times the TP degree.
 _PADDED: Final = 128
@@ -46,7 +55,8 @@ def dimensions(config: Config, tp: int, above: str = "") -> Facts:
                      "ffn_hidden_size", "kv_channels", "num_experts", "num_moe_experts",
                      "moe_router_topk", "moe_ffn_hidden_size")
     }  # fmt: skip
-    odd = [name for name in _ELSE if config.get(f"{above}{name}") not in (None, False)]
+    said = {name: config.get(f"{above}{name}") for name in _ELSE}
+    odd = [one for one, value in said.items() if value is True or value not in (None, False, 1)]
     heads, width = whole["num_attention_heads"], whole["kv_channels"]
     if heads and width and heads * width != whole["hidden_size"]:
         odd.append("kv_channels")  # heads as wide as the model are described
@@ -55,7 +65,9 @@ def dimensions(config: Config, tp: int, above: str = "") -> Facts:
             f"{config.path} has {', '.join(odd)}, which numbers alone do not describe",
             hint="leave the recipe out, and name the model that is like it: --model NAME",
         )
-    is_gated = config.flag(f"{above}swiglu") or "glu" in str(config.get(f"{above}activation"))
+    is_gated = config.flag(f"{above}swiglu", f"{above}gated_linear_unit") or "glu" in str(
+        config.get(f"{above}activation")
+    )
     is_tied = not config.flag(f"{above}untie_embeddings_and_output_weights")
     facts: Facts = {
         "layers": whole["num_layers"], "hidden": whole["hidden_size"], "heads": heads,
@@ -98,6 +110,50 @@ def read_nemo(config: Config, facts: Facts) -> Facts:
         "chunks": facts["chunks"] if facts["pp"] > 1 else None,
     }
     return facts | ({"precision": "fp8"} if config.flag("model.fp8") else {})
+
+
+def read_bridge(config: Config, facts: Facts) -> Facts:
+    """Return what Megatron-Bridge's YAML or arguments say, on top of the recipe that they name."""
+    script = re.search(r"(pretrain|finetune)_(\w+)\.py", config.text("script") or "")
+    name = config.text("recipe") or (f"{script[2]}_{script[1]}" if script else "")
+    said = config.keys
+    if length := config.whole("seq_length"):
+        said = {"dataset.seq_length": length} | said
+    row = _bridge_recipes().get(name.removesuffix("_config"), {})
+    if name and not row:
+        config.asked[f"the recipe {name}, which is not known here"] = "--model"
+    config.keys = row | said
+    facts = config.facts(tables()["tools"]["bridge"]["facts"])
+    mixed = config.text("mixed_precision") if "mixed_precision" in config.keys else None
+    low = [kind for kind in ("fp4", "fp8") if config.keys.get(f"mixed_precision.{kind}")]
+    narrow = next(
+        (one for one in ("fp4", "fp8", "fp16_mixed") if one in (mixed or "bf16")), "bf16"
+    )
+    is_wide = config.flag("mixed_precision.grad_reduce_in_fp32", default=narrow != "fp16_mixed")
+    shards = "optim"
+    if config.flag("ddp.use_megatron_fsdp", "dist.use_megatron_fsdp"):
+        shards = config.text("ddp.data_parallel_sharding_strategy") or "no_shard"
+    facts |= {
+        "precision": low[0] if low else narrow.removesuffix("_mixed"),
+        "gradients": None if is_wide else "bf16",
+        "zero": int(meanings("sharding").get(shards, "1")),
+        "chunks": facts["chunks"] if facts["pp"] > 1 else None,
+    }
+    if (rank := config.whole("peft.dim")) is not None:
+        facts |= adapted(rank, config.words("peft.target_modules"), 16)
+    if not row and "model.num_layers" in config.keys:
+        facts |= dimensions(config, facts["tp"], "model.")
+        config.read |= {key for key in config.keys if key.startswith("model.")}
+    return facts
+
+
+@cache
+def _bridge_recipes() -> Mapping[str, Facts]:
+    """Return the recipes of Megatron-Bridge by name, as keys of its configuration."""
+    path = data.root("datasets") / "recipes" / "megatron_bridge.csv"
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = [{n: plain(v) for n, v in row.items() if v} for row in csv.DictReader(file)]
+    return {str(row.pop("recipe")): row for row in rows}
 
 
 def read_nanotron(config: Config, facts: Facts) -> Facts:

@@ -45,6 +45,11 @@ def recipe(
 
 
 def _read(config: Config, kind: str) -> Recipe:
+    if isinstance(missing := config.table.get("defaults"), list) and config.keys.pop(
+        "defaults", 0
+    ):
+        said = ", ".join(map(str, missing))[:80]
+        config.asked[f"the defaults {said}, which are not here"] = "put them beside it"
     tool = tools()[kind]
     reader: Any = importlib.import_module(f"advisor.recipes.{tool.get('home', kind)}")
     facts = getattr(reader, tool.get("reader", "read"))(config, config.facts(tool["facts"]))
@@ -72,6 +77,7 @@ def _recognised(config: Config) -> str:
 
 def _beside(path: Path, named: str) -> Path | None:
     """Return the file that a command names: from its folder, one mounted from it, or below it."""
+    named = named if Path(named).suffix else f"{named}.yaml"  # Hydra's --config-name
     folder, name = path.parent, Path(named).name
     places = (folder / named, folder / named.lstrip("/"), folder / name)
     found = [*places, *sorted(folder.glob(f"*/{glob.escape(name)}"))[:1]]
@@ -96,7 +102,8 @@ def _started(path: Path, found: list[Start], devices: int | None) -> Recipe:
                 f"{path} starts {start.tool} with {start.file}, which is not here",
                 hint="give that file, or put it beside this one",
             )
-        config = Config(path=file, table=table_in(file), ranks=start.ranks, devices=devices)
+        table = table_in(file, start.arguments)
+        config = Config(path=file, table=table, ranks=start.ranks, devices=devices)
         config.keys |= start.arguments
     if (accelerate := config.keys.pop("accelerate_config", None)) is not None:
         from advisor.recipes.hugging_face import with_accelerate

@@ -42,11 +42,12 @@ def commands(
         elif word in _KEYWORDS or not all(taken for taken, _ in conditions):
             continue
         elif (match := _ASSIGNED.fullmatch(line)) and (
-            match[3].startswith("(") or len(_words(match[3])) <= 1
+            match[3].startswith(("(", "$((")) or len(_words(match[3])) <= 1
         ):
             name, adds, value = match.groups()
             inside = value[1:].rstrip().removesuffix(")") if value.startswith("(") else value
-            said = _expanded(" ".join(_words(inside)), known)
+            is_sum = value.startswith("$((")
+            said = _expanded(inside if is_sum else " ".join(_words(inside)), known)
             known[name] = f"{known.get(name, '')} {said}".strip() if adds else said
         else:
             parts = re.split(r"\s*(?:&&|\|\||;(?!;)|\|)\s*", line)

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 SHELLS: Final = ("-c", "-lc", "-ec")
+# How tasks of SkyPilot count their machines.
+_NODES: Final = re.compile(r'(?:`|\$\()echo "?\$\{?SKYPILOT_NODE_IPS\}?"? *\| *wc -l *(?:`|\))')
 
 
 # A script, the variables that it is given, and the devices that are asked for over all machines.
@@ -36,7 +38,8 @@ def _skypilot(table: Mapping[str, Any]) -> Submitted:
     own = {str(name): str(v) for name, v in _table(table.get("envs")).items() if v is not None}
     variables = own | {"SKYPILOT_NUM_NODES": str(nodes),
                        "SKYPILOT_NUM_GPUS_PER_NODE": str(each or 1)}  # fmt: skip
-    return (str(table.get("run") or ""), variables, each * nodes or None)
+    script = _NODES.sub(str(nodes), str(table.get("run") or ""))
+    return (script, variables, each * nodes or None)
 
 
 def _dstack(table: Mapping[str, Any]) -> Submitted:

@@ -1,5 +1,6 @@
 """The text of a recipe as plain values: YAML, TOML or JSON, all with bounds.
 
+Hydra's ``defaults`` are read where they lie beside the recipe.
 ``${NAME}`` in a value is what a key of that dotted name says (OmegaConf's way), and
 ``${oc.env:NAME,default}`` the default; what cannot be resolved stays as it is written, and whoever
 reads the key asks for it.
@@ -41,8 +42,13 @@ def read_text(path: Path) -> str:
         ) from error
 
 
-def documents(path: Path, text: str) -> list[dict[str, Any]]:
+def documents(
+    path: Path, text: str, chosen: Mapping[str, Any] | None = None
+) -> list[dict[str, Any]]:  # fmt: skip
     """Return the tables of a recipe; none where it is a script.
+
+    ``chosen``: which of a group's files a command chooses (Hydra's ``group=option``). Of the
+    defaults of Hydra that are not beside the recipe, ``defaults`` keeps the names.
 
     Raises UsageError if it is not what its name says, has a key twice, or is no table.
     """
@@ -56,6 +62,7 @@ def documents(path: Path, text: str) -> list[dict[str, Any]]:
                 raise TypeError(f"it holds a {type(one).__name__} and no table")  # noqa: TRY301
             if _is_large(one):
                 raise ValueError(f"it holds more than {_MOST_VALUES:,} values")  # noqa: TRY301
+        found = [_composed(path, one, chosen or {}) for one in found]
     except (ValueError, TypeError, RecursionError) as error:
         line, form = (
             " ".join(str(error).split())[:200],
@@ -67,15 +74,60 @@ def documents(path: Path, text: str) -> list[dict[str, Any]]:
     return [_resolved(one) for one in found]
 
 
-def table_in(path: Path) -> dict[str, Any]:
-    """Return the first table of a file that another names.
+def table_in(path: Path, chosen: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the first table of a file that another names; ``chosen``: as of ``documents``.
 
     Raises UsageError if it has none, or cannot be read.
     """
-    found = documents(path, read_text(path))
+    found = documents(path, read_text(path), chosen)
     if not found:
         raise UsageError(f"{path} holds no table", hint="give a YAML, JSON or TOML file")
     return found[0]
+
+
+def _composed(path: Path, table: dict[str, Any], chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table with the defaults of Hydra that it lists, which its own values overrule.
+
+    A default's file has its group's name, and its values stand below that, or below a package that
+    is named. (Hydra 1.3, "The Defaults List"; a list without ``_self_`` ends with it.)
+    """
+    defaults = table.get("defaults")
+    if path.suffix not in (".yaml", ".yml") or not isinstance(defaults, list):
+        return table
+    own = {name: value for name, value in table.items() if name not in ("defaults", "hydra")}
+    found: dict[str, Any] = {}
+    missing: list[str] = []
+    for one in [*defaults, *(() if "_self_" in defaults else ("_self_",))]:
+        said, option = next(iter(one.items())) if isinstance(one, dict) and one else (one, None)
+        group, _, package = str(said).split(" ")[-1].partition("@")
+        if not isinstance(one, dict):
+            group, _, option = group.rpartition("/")
+        option = chosen.get(group or " ", option)
+        if option == "_self_":
+            found = _merged(found, own)
+        elif option is not None and not group.startswith("hydra/"):
+            file = path.parent / group.lstrip("/") / f"{str(option).removesuffix('.yaml')}.yaml"
+            if file == path or not file.is_file():
+                missing.append(f"{group}/{option}".lstrip("/"))
+                continue
+            text = read_text(file)
+            is_global = package == "_global_" or re.search(r"^# *@package _global_", text, re.M)
+            inner = next(iter(documents(file, text, chosen)), {})
+            missing += inner.pop("defaults", [])
+            for name in [] if is_global else reversed((package or group).split("/")):
+                inner = {name: inner} if name else inner
+            found = _merged(found, inner)
+    return found | ({"defaults": missing} if missing else {})
+
+
+def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested tables with what stands in ``over`` before what stands in ``under``."""
+    both = {
+        name: _merged(under[name], value)
+        for name, value in over.items()
+        if isinstance(value, dict) and isinstance(under.get(name), dict)
+    }
+    return {**under, **over, **both}
 
 
 def _yaml(text: str) -> list[Any]:
@@ -146,10 +198,11 @@ def _resolved(table: dict[str, Any]) -> dict[str, Any]:
     known = flat(table)
 
     def value_of(match: re.Match[str]) -> str:
-        name, _, default = match[1].partition(",")
+        name, _, default = match[1].removeprefix("oc.select:").partition(",")
         if name.startswith(("oc.env:", "env:")):
             return default.strip() or match[0]
         found = known.get(name.strip())
+        found = default.strip() or None if found is None else found
         return match[0] if isinstance(found, dict | list) or found is None else str(found)
 
     def walk(value: Any) -> Any:

@@ -38,4 +38,4 @@ def read(config: Config, facts: Facts) -> Facts:
         facts["batch"] = facts["micro_batch"] * max(ranks // split, 1)
     if has_stages:  # its micro-batches are cut from the local batch
         facts["micro_batch"] = None
-    return facts | {one: None for one in (*_DEGREES, "ep") if facts[one] == 1}
+    return facts | {one: None for one in (*_DEGREES, "ep", "etp") if facts[one] == 1}
