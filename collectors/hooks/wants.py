@@ -153,9 +153,14 @@ class Wants:
         parameter.__new__ = new
 
     def ended(self) -> None:
-        """Rehearse the script that leaves now, if that is what it needs."""
+        """Rehearse the script that leaves now, if that is what it needs; else say what was done."""
         if self.reason():
             self.rehearse()
+        elif self._names_cuda() and self._session.steps:
+            sys.stderr.write(
+                "[advisor] the script asks for CUDA and is quick on this processor: recorded; "
+                "--rehearse runs it as on a GPU\n"
+            )
 
     def reason(self) -> str:
         """Return why this script is to be rehearsed; empty where it is not."""
