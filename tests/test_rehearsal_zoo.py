@@ -164,11 +164,19 @@ def test_a_rehearsal_that_was_refused_is_not_begun() -> None:
     assert found.step_time is not None
 
 
-def test_an_environments_time_is_said() -> None:
-    found = seen("plays.py")
-    check("plays.py", found)
-    assert found.rehearsal is not None
-    assert any("the environment takes" in note for note in found.rehearsal.notes)
+@pytest.mark.parametrize("when", ["always", "never"])
+def test_an_environments_time_is_in_every_figure(when: str) -> None:
+    """Of a round of acting, by the updates that learn from it; recorded and rehearsed alike."""
+    found = seen("plays.py", when=when)
+    if when == "always":
+        check("plays.py", found)
+    job = api.load_job(found)
+    assert job.facts()["environment_s"] == job.feed.wait_s > 0
+    assert any("the environment takes" in one for one in job.assumptions)
+    none = replace(job, feed=Feed())
+    on = advisor.predict(job, on="g6.xlarge"), advisor.predict(none, on="g6.xlarge")
+    took_s = on[0].step_time_s.value - on[1].step_time_s.value
+    assert 0.2 * job.feed.wait_s < took_s < 5 * job.feed.wait_s
 
 
 @pytest.mark.frameworks

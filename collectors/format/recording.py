@@ -322,6 +322,9 @@ class Loading:
     cpu_s_per_sample: float | None = None
     sample_bytes: float | None = None
     raw_wait_s: float = 0.0
+    # an environment (reinforcement learning) in a loader's place: nothing is loaded, the host steps
+    # it inside the loop
+    is_environment: bool = False
 
 
 Confidence = Literal["given", "certain", "likely", "weak"]

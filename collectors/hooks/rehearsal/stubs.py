@@ -15,7 +15,6 @@ import types
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from . import environments
 
 if TYPE_CHECKING:
     from .values import Notes
@@ -131,10 +130,6 @@ CHANGED: dict[str, Callable[[Any], None]] = {
     "deepspeed.ops.op_builder.builder": _deepspeed_kernels,
     "transformers.modeling_utils": _transformers_weights,
     "timm.models._builder": _timm_weights,
-    **dict.fromkeys(
-        ("gym.core", "gym.vector.vector_env", "gymnasium.core", "gymnasium.vector.vector_env"),
-        environments.time_steps,
-    ),
 }
 
 
