@@ -11,13 +11,18 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
+from advisor import api
+
 from advisor.collectors.format import Recording, rows_of
 from advisor.collectors.run import profile, rehearsed
+from advisor.jobs.from_recording import job_from_recording
+from advisor.jobs.job import Feed
 
 WRITTEN = Path(__file__).parent / "zoo" / "written"
 pytestmark = [
@@ -170,12 +175,12 @@ def test_an_environments_time_is_in_every_figure(when: str) -> None:
     found = seen("plays.py", when=when)
     if when == "always":
         check("plays.py", found)
-    job = api.load_job(found)
+    job = job_from_recording(found, total_steps=250)
     assert job.facts()["environment_s"] == job.feed.wait_s > 0
     assert any("the environment takes" in one for one in job.assumptions)
     none = replace(job, feed=Feed())
-    on = advisor.predict(job, on="g6.xlarge"), advisor.predict(none, on="g6.xlarge")
-    took_s = on[0].step_time_s.value - on[1].step_time_s.value
+    on = [api.estimate(one, on="g6.xlarge").step_time_s.value for one in (job, none)]
+    took_s = on[0] - on[1]
     assert 0.2 * job.feed.wait_s < took_s < 5 * job.feed.wait_s
 
 

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 # Steps within the time of a recording: those that settle the clock (``collectors.derive``), and
 # the third, which is traced.
 _SETTLING, _TRACED = 30, 3
-# All that a script which names CUDA may take here, and its first step by the clock [s].
-_QUICK_S, _FIRST_S = 60.0, 30.0
+# All that a script which names CUDA may take here, and its first two steps by the clock, other
+# programs and what is made once in them included [s].
+_QUICK_S, _FIRST_S, _SECOND_S = 60.0, 30.0, 4.0
 # A core that nobody measured: two vector units of 512 bits at 3 GHz [flop/s].
 _BEST_CORE_FLOP_PER_S = 2e11
 # Those who ask for a device in a script's place.
@@ -36,18 +37,19 @@ class FirstStep:
     """Counts the products of the first step, and calls for a rehearsal where there are too many.
 
     ``options``: of the recording: ``flop_per_s``, ``limit_s``; ``names_cuda``: whether the script
-    does by now; ``is_over``: whether a step has ended; ``give_up``: called with why.
+    does by now; ``steps``: that have ended; ``give_up``: called with why.
     """
 
     def __init__(
         self, options: dict[str, Any], names_cuda: Callable[[], bool],
-        is_over: Callable[[], bool], give_up: Callable[[str], None],
+        steps: Callable[[], int], give_up: Callable[[str], None],
     ) -> None:  # fmt: skip
         best = _BEST_CORE_FLOP_PER_S * (os.cpu_count() or 1)
         self._flop_per_s = float(options.get("flop_per_s") or best)
         self._limit_s = float(options.get("limit_s") or 0.0)
-        self._names_cuda, self._is_over, self._give_up = names_cuda, is_over, give_up
+        self._names_cuda, self._steps, self._give_up = names_cuda, steps, give_up
         self._flop = self._begin_s = 0.0
+        self._step = 0
         self._handle: Any = None
 
     def watch(self, torch: Any) -> None:
@@ -119,10 +121,13 @@ class FirstStep:
         self._judge()
 
     def _judge(self) -> None:
-        if self._is_over():
+        names_cuda, now_s, steps = self._names_cuda(), time.monotonic(), self._steps()
+        if steps and not names_cuda:
             self._handle.remove()
             return
-        names_cuda, now_s = self._names_cuda(), time.monotonic()
+        took_s = now_s - (self._begin_s or now_s)
+        if steps != self._step:
+            self._step, self._flop, self._begin_s = steps, 0.0, 0.0
         self._begin_s = self._begin_s or now_s
         limit_s = self._limit_s / _TRACED
         if names_cuda:
@@ -130,13 +135,16 @@ class FirstStep:
         least_s = self._flop / self._flop_per_s
         if least_s > limit_s:
             self._end("a step takes more than %.0f s on this processor" % least_s)
-        elif names_cuda and now_s - self._begin_s > _FIRST_S:
-            self._end("its first step has taken %.0f s on this processor" % _FIRST_S)
+        most_s = _SECOND_S if steps else _FIRST_S
+        if names_cuda and took_s > most_s:
+            self._end("a step takes more than %.0f s on this processor" % most_s)
+        if steps > 1:
+            self._handle.remove()
 
     def _end(self, why: str) -> None:
         """Give up, where this is the script's own process."""
         is_main = threading.current_thread() is threading.main_thread()
-        if is_main and not self._is_over() and not _is_child():
+        if is_main and self._steps() < 3 and not _is_child():
             self._handle.remove()
             self._give_up(why)
 
