@@ -10,15 +10,14 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from advisor import api
-
 from advisor.collectors.format import Recording, rows_of
 from advisor.collectors.run import profile, rehearsed
 from advisor.jobs.from_recording import job_from_recording
@@ -161,6 +160,47 @@ def test_a_first_step_that_is_hopeless_here_is_rehearsed(
     assert ("on this processor): rehearsing" in capfd.readouterr().err) == is_rehearsed
     if is_rehearsed:
         check("chooses_device.py", found)
+
+
+# What a processor would not do as CUDA does it, or not without a compiler.
+MEANT_FOR_CUDA = {
+    "compiled": "model = torch.compile(model)",
+    "in 16 bits": "torch.autocast('cuda', torch.bfloat16).__enter__()",
+}
+
+
+@pytest.mark.parametrize("which", MEANT_FOR_CUDA)
+@pytest.mark.parametrize("when", ["wanted", "never"])
+def test_what_is_meant_for_cuda_is_not_tried_on_a_processor(
+    folder: Path, which: str, when: str
+) -> None:
+    text = (WRITTEN / "chooses_device.py").read_text()
+    line = "optimizer = "
+    script = folder / "meant.py"
+    script.write_text(text.replace(line, f"{MEANT_FOR_CUDA[which]}\n{line}"))
+    if when == "never" and which == "compiled":
+        script.write_text(
+            script.read_text().replace("compile(model", "compile(model, backend='eager'")
+        )
+    found = seen(str(script), when=when)
+    assert (found.rehearsal is not None) == (when == "wanted")
+    assert found.deep_step is not None
+    assert found.deep_step.samples == 64
+
+
+def test_what_was_done_is_said(capfd: pytest.CaptureFixture[str]) -> None:
+    assert seen("chooses_device.py", when="wanted", flop_per_s=1e15).rehearsal is None
+    assert "is quick on this processor: recorded" in capfd.readouterr().err
+
+
+def test_a_flag_that_ends_a_loop_stands_for_its_comparison(folder: Path) -> None:
+    """As ``is_last = step == budget // size``, where no argument has the number."""
+    text = (WRITTEN / "chooses_device.py").read_text()
+    text = text.replace("seen = 0", "seen = 0; step = 0; last = config.total_tokens // 1024")
+    text = text.replace("while seen >= 0:\n", "while True:\n    is_last = step == last\n"
+                        "    if is_last:\n        break\n    step += 1\n")  # fmt: skip
+    (folder / "flag.py").write_text(text.replace("total_tokens", "of_all"))
+    check("chooses_device.py", seen(str(folder / "flag.py")))
 
 
 def test_a_rehearsal_that_was_refused_is_not_begun() -> None:

@@ -4,8 +4,8 @@ Classes of ``gymnasium``, ``gym`` and Stable-Baselines3 have their ``step`` time
 wrappers and vectors of environments as one: only the outermost counts.
 
 Scripts act for a while and then learn in many updates: time is that between the beginnings of two
-such rounds, divided by the updates between them. What comes before the first update may be a warm-up
-of its own, and only counts where nothing else was seen.
+such rounds, divided by the updates between them. What comes before the first update may be a
+warm-up of its own, and only counts where nothing else was seen.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Environments:
                 self._watch_subclasses(kind)
 
     def _watch_subclasses(self, kind: Any) -> None:
-        def made(cls: Any, **named: Any) -> None:
+        def made(cls: Any, /, **named: Any) -> None:
             super(kind, cls).__init_subclass__(**named)
             own = cls.__dict__.get("step")
             if own is not None:

@@ -88,10 +88,10 @@ class FirstStep:
                 self._count(torch, _least_products, torch, model, tensors[0])
 
         def begins(model: Any) -> None:
+            if not isinstance(model, module) and is_library(sys._getframe(2).f_code.co_filename):
+                return  # a package's own function
             self._handle.remove()  # what is compiled would be compiled again when it goes later
-            caller = sys._getframe(2).f_code.co_filename
-            is_own = isinstance(model, module) or not is_library(caller)
-            if is_own and self._names_cuda():
+            if self._names_cuda():
                 self._end("what it compiles is meant for CUDA")
 
         @functools.wraps(compile_function)

@@ -154,7 +154,7 @@ class Wants:
         parameter.__new__ = new
 
     def ended(self) -> None:
-        """Rehearse the script that leaves now, if that is what it needs; else say what was done."""
+        """Rehearse the script that leaves now, if it needs that; else say what was done."""
         if self.reason():
             self.rehearse()
         elif self._names_cuda() and self._session.steps:

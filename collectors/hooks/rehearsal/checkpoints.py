@@ -173,7 +173,8 @@ def of_diffusion(module: Any) -> None:
     """
     model: Any = module.ModelMixin
 
-    def from_pretrained(cls: Any, path: Any, **named: Any) -> Any:
+    def from_pretrained(cls: Any, /, *args: Any, **named: Any) -> Any:
+        path = args[0] if args else named.pop("pretrained_model_name_or_path")
         kind = named.pop("torch_dtype", None)
         config, rest = cls.load_config(path, return_unused_kwargs=True, **named)
         made = cls.from_config(config, **{k: v for k, v in rest.items() if k in config})

@@ -15,7 +15,6 @@ import types
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-
 if TYPE_CHECKING:
     from .values import Notes
 
