@@ -67,14 +67,17 @@ class Exits:
         self.may_end = True
 
     def _meaning(self, test: Any) -> Any:
-        """Return the comparison that a flag stands for, where the loop sets it once."""
+        """Return the comparison of two names that a flag stands for, where it is set once."""
         if not isinstance(test, ast.Name):
             return test
         set_to = [
             node.value for node in ast.walk(self._loop)
             if isinstance(node, ast.Assign) and dotted(node.targets[0]) == test.id
         ]  # fmt: skip
-        return set_to[0] if len(set_to) == 1 and isinstance(set_to[0], ast.Compare) else test
+        if len(set_to) != 1 or not isinstance(set_to[0], ast.Compare):
+            return test
+        sides = set_to[0].left, *set_to[0].comparators
+        return set_to[0] if all(map(dotted, sides)) else test
 
     def _keep(self, bound: dict[str, Any]) -> None:
         if self.bound is None or bound["limit"] < self.bound["limit"]:
