@@ -10,14 +10,18 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from advisor import api
 from advisor.collectors.format import Recording, rows_of
 from advisor.collectors.run import profile, rehearsed
+from advisor.jobs.from_recording import job_from_recording
+from advisor.jobs.job import Feed
 
 WRITTEN = Path(__file__).parent / "zoo" / "written"
 pytestmark = [
@@ -158,17 +162,66 @@ def test_a_first_step_that_is_hopeless_here_is_rehearsed(
         check("chooses_device.py", found)
 
 
+# What a processor would not do as CUDA does it, or not without a compiler.
+MEANT_FOR_CUDA = {
+    "compiled": "model = torch.compile(model)",
+    "in 16 bits": "torch.autocast('cuda', torch.bfloat16).__enter__()",
+}
+
+
+@pytest.mark.parametrize("which", MEANT_FOR_CUDA)
+@pytest.mark.parametrize("when", ["wanted", "never"])
+def test_what_is_meant_for_cuda_is_not_tried_on_a_processor(
+    folder: Path, which: str, when: str
+) -> None:
+    text = (WRITTEN / "chooses_device.py").read_text()
+    line = "optimizer = "
+    script = folder / "meant.py"
+    script.write_text(text.replace(line, f"{MEANT_FOR_CUDA[which]}\n{line}"))
+    if when == "never" and which == "compiled":
+        script.write_text(
+            script.read_text().replace("compile(model", "compile(model, backend='eager'")
+        )
+    found = seen(str(script), when=when)
+    assert (found.rehearsal is not None) == (when == "wanted")
+    assert found.deep_step is not None
+    assert found.deep_step.samples == 64
+
+
+def test_what_was_done_is_said(capfd: pytest.CaptureFixture[str]) -> None:
+    assert seen("chooses_device.py", when="wanted", flop_per_s=1e15).rehearsal is None
+    assert "is quick on this processor: recorded" in capfd.readouterr().err
+
+
+def test_a_flag_that_ends_a_loop_stands_for_its_comparison(folder: Path) -> None:
+    """As ``is_last = step == budget // size``, where no argument has the number."""
+    text = (WRITTEN / "chooses_device.py").read_text()
+    text = text.replace("seen = 0", "seen = 0; step = 0; last = config.total_tokens // 1024")
+    text = text.replace("while seen >= 0:\n", "while True:\n    is_last = step == last\n"
+                        "    if is_last:\n        break\n    step += 1\n")  # fmt: skip
+    (folder / "flag.py").write_text(text.replace("total_tokens", "of_all"))
+    check("chooses_device.py", seen(str(folder / "flag.py")))
+
+
 def test_a_rehearsal_that_was_refused_is_not_begun() -> None:
     found = seen("chooses_device.py", when="never", flop_per_s=1e6)
     assert found.rehearsal is None
     assert found.step_time is not None
 
 
-def test_an_environments_time_is_said() -> None:
-    found = seen("plays.py")
-    check("plays.py", found)
-    assert found.rehearsal is not None
-    assert any("the environment takes" in note for note in found.rehearsal.notes)
+@pytest.mark.parametrize("when", ["always", "never"])
+def test_an_environments_time_is_in_every_figure(when: str) -> None:
+    """Of a round of acting, by the updates that learn from it; recorded and rehearsed alike."""
+    found = seen("plays.py", when=when)
+    if when == "always":
+        check("plays.py", found)
+    job = job_from_recording(found, total_steps=250)
+    assert job.facts()["environment_s"] == job.feed.wait_s > 0
+    assert any("the environment takes" in one for one in job.assumptions)
+    none = replace(job, feed=Feed())
+    on = [api.estimate(one, on="g6.xlarge").step_time_s.value for one in (job, none)]
+    took_s = on[0] - on[1]
+    assert 0.2 * job.feed.wait_s < took_s < 5 * job.feed.wait_s
 
 
 @pytest.mark.frameworks

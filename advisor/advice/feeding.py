@@ -39,7 +39,7 @@ _FAULTS_PER_S: Final = 100.0
 def _workers(facts: Facts) -> Iterator[Advice | None]:
     job = facts.job
     share = facts.now.shares.get("input", 0.0)
-    if share < _INPUT_BOUND:
+    if share < _INPUT_BOUND or job.feed.is_environment:
         return
     workers = max(_WORKERS, 2 * job.feed.workers)
     if facts.is_here:
@@ -235,7 +235,11 @@ def _used_again(facts: Facts) -> Iterator[Advice | None]:
 def _feeding(facts: Facts) -> Feeding | None:
     """Return what feeds the job on the machines it is judged on; None where that is unknown."""
     job, now = facts.job, facts.now
-    if job.work is None or not (job.feed.cpu_s_per_sample or job.feed.idle_s_per_sample):
+    if (
+        job.work is None
+        or job.feed.is_environment
+        or not (job.feed.cpu_s_per_sample or job.feed.idle_s_per_sample)
+    ):
         return None
     step_s, share = now.step_time_s.value, now.shares.get("input", 0.0)
     if not 0.0 < share < 1.0:

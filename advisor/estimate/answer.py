@@ -348,6 +348,11 @@ def _feeding(
         return ()
     fed = job.global_batch / (step_s * max(1.0 - shares["input"], 1e-9))
     needed = float(vcpus_needed(fed, computes_s, host_core_speed(job), core_speed))
+    if job.feed.is_environment:
+        return (
+            f"{percent_text(shares['input'])} of the step is the environment's, on one core; "
+            "run several at once",
+        )
     if job.feed.workers == 0:
         return (
             f"{percent_text(shares['input'])} of the step loads data in the training loop; "

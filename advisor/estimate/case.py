@@ -555,7 +555,8 @@ class StepCase:
         """
         load_s = self.loading_s(samples, type_index)
         if self.job.feed.workers == 0:
-            goes_on = self.fleet.is_accelerated[type_index] & ~self.work.is_synchronised
+            waits = self.work.is_synchronised or self.job.feed.is_environment
+            goes_on = self.fleet.is_accelerated[type_index] & (not waits)
             return np.maximum(load_s - np.where(goes_on, idle_s, 0.0), 0.0)
         return np.maximum(load_s - step_s, 0.0)
 

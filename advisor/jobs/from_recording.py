@@ -172,11 +172,16 @@ def _unclocked(recording: Recording) -> tuple[str, ...]:
 
 
 def _assumed(recording: Recording) -> tuple[str, ...]:
-    """Return what a rehearsal leaves open, in words; empty for what was run for real."""
-    rehearsal = recording.rehearsal
+    """Return what a rehearsal leaves open, or an environment takes, in words."""
+    rehearsal, loading, found = recording.rehearsal, recording.loading, []
+    if loading is not None and loading.is_environment:
+        found.append(
+            f"the environment takes {duration_text(loading.wait_s)} of a step on one core here, "
+            "more or less on slower or faster ones"
+        )
     if rehearsal is None:
-        return ()
-    found = [rehearsal.words, *rehearsal.notes]
+        return tuple(found)
+    found = [rehearsal.words, *found, *rehearsal.notes]
     deep = recording.deep_step
     if deep is not None and deep.least_operators:
         least, most = (sum(o["flop"]) / 1e9 for o in (deep.least_operators, deep.operators))

@@ -350,6 +350,8 @@ class Job:
             facts["is_rehearsed"] = True
         if self.fallback:
             facts["fallback"] = self.fallback
+        if self.feed.is_environment:
+            facts["environment_s"] = self.feed.wait_s
         if self.feed.unseen:
             facts["unseen_input"] = self.feed.unseen
         if self.program is not None and self.program.unit:

@@ -60,6 +60,7 @@ from advisor.collectors.format import (
 from advisor.collectors.hooks.format import CLOCKS
 
 _CONTENDED = 0.2
+_MOST_PLAYED = 0.95  # of a step
 _CONTRADICTIONS = (
     ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError
 )  # fmt: skip
@@ -108,7 +109,7 @@ def _derive(run: Path) -> Recording:
     step_time = None if rehearsal is not None else _step_time(trainer, log, timed)
     if step_time is not None:
         step_time = corrected_together(step_time, trainer, processes)
-    loading = _loading(trainer, timed)
+    loading = _loading(trainer, timed) or _environment(trainer, step_time)
     waits_s = 0.0 if loading is None else loading.wait_s
     computing_s = None if step_time is None else step_time.corrected_s - waits_s
     facts = trainer.facts
@@ -216,6 +217,8 @@ def trainer_of(processes: list[Events]) -> Events | None:
 
     def rank(one: Events) -> tuple[int, bool, int]:
         is_first = one.fact("process_group").get("rank", 0) == 0
+        if "rehearsal" in one.facts:  # what was recorded before was given up
+            return len(CLOCKS), is_first, one.completed
         return one.rank, is_first and one.completed > 1, one.completed
 
     return max(ticking, key=rank)
@@ -281,6 +284,20 @@ def _loading(trainer: Events, timed: Times) -> Loading | None:
         cpu_s_per_sample=spent_ns / counts.samples / 1e9 if counts.samples and spent_ns else None,
         sample_bytes=batch.get("sample_bytes"),
     )
+
+
+def _environment(trainer: Events, step: StepTime | None) -> Loading | None:
+    """Return an environment as what feeds the loop; None where none was seen."""
+    spent_s = float(trainer.fact("environment").get("per_step_s", 0.0))
+    samples = _samples_per_step(trainer, trainer.fact("deep_step").get("samples"))
+    if spent_s <= 0 or not samples:
+        return None
+    if step is not None:  # which is without waiting for a core
+        spent_s = min(spent_s, _MOST_PLAYED * step.corrected_s)
+    return Loading(
+        wait_s=spent_s, raw_wait_s=spent_s, cpu_s_per_sample=spent_s / samples,
+        is_environment=True,
+    )  # fmt: skip
 
 
 def _samples_per_step(trainer: Events, traced: int | None) -> float | None:

@@ -180,6 +180,8 @@ def _rounds_line(rounds: Rounds) -> str:
 
 def _loading_line(loading: Loading) -> str:
     cost = loading.cpu_s_per_sample
+    if loading.is_environment:
+        return f"environment: {duration_text(loading.wait_s)} per step, on one core"
     text = "" if cost is None else f", {duration_text(cost)} of core time per sample"
     verb = "waits" if loading.workers else "spends"
     return (

@@ -322,6 +322,8 @@ class Loading:
     cpu_s_per_sample: float | None = None
     sample_bytes: float | None = None
     raw_wait_s: float = 0.0
+    # an environment (reinforcement learning) in a loader's place: the host steps it in the loop
+    is_environment: bool = False
 
 
 Confidence = Literal["given", "certain", "likely", "weak"]

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 
-from . import communication, ending
+from . import communication, ending, environments
 from . import format as fmt
 from .announced import Announced
 from .frameworks import rounds
@@ -38,6 +38,7 @@ def of(session: Session) -> dict[str, Callable[[ModuleType], None]]:
         "torch.distributed.distributed_c10d": functools.partial(_process_group, session),
         "torch.nn.parallel.distributed": functools.partial(_data_parallel, session),
         "argparse": functools.partial(_arguments, session),
+        **dict.fromkeys(environments.MODULES, session.environments.watch),
     }
     if os.environ.get(fmt.WRAP_VARIABLE):
         from . import wrapping

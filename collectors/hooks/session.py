@@ -17,6 +17,7 @@ import time
 
 from . import format as fmt
 from .chores import Chores
+from .environments import Environments
 from .gradient_norms import GradientSampler
 from .state import ProcessState
 from .writer import HOLD_NS, MOST_HELD
@@ -65,6 +66,7 @@ class Session(ProcessState):
         self.quick_id = 0
         self._chores = Chores(self, folder)
         self.gradients = GradientSampler(self)
+        self.environments = Environments(self)
         self._ticks = [0] * len(fmt.CLOCKS)
         self._flags = 0
         self._noted: list[tuple[int, int, int, int, int, int, Any]] = []
@@ -253,6 +255,9 @@ class Session(ProcessState):
         self._chores.record_communication(time.monotonic_ns(), is_last=True)
         self._chores.routing.remove()
         self.loaders.flush()
+        played_s = self.environments.per_step_s()
+        if played_s > 0:
+            self.fact("environment", per_step_s=played_s)
         if self.rehearsal is not None:
             self.fact("rehearsal", **self.rehearsal.facts())
         self.writer.fact("released", steps=self.steps, lost=self.writer.lost)
@@ -307,6 +312,10 @@ class Session(ProcessState):
             if is_due:
                 chores.run(now_ns)
                 self.gradients.run(now_ns)
+
+    def updates(self) -> int:
+        """Return the steps so far, with those that are only noted."""
+        return self.steps + len(self._noted)
 
     def be_quick(self, optimizer: Any) -> None:
         """Have the next steps only noted, if nothing can be due in them."""

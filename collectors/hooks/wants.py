@@ -14,7 +14,7 @@ import os
 import re
 import sys
 
-from . import first_step, lineage
+from . import ending, first_step, lineage
 from . import format as fmt
 
 TYPE_CHECKING = False
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _SHARE = 0.4
 # Errors that have nothing to do with an accelerator.
 _OTHERS = (ImportError, SyntaxError, FileNotFoundError, KeyboardInterrupt)
+_WEIGHTS = re.compile(r"\.(safetensors|bin|ckpt|pth)\b")  # how hubs name them
 _USAGE = 2  # how argparse leaves
 _SPEAKS = re.compile(r"\b(cuda|gpus?|nvidia|accelerators?)\b", re.IGNORECASE)
 
@@ -98,7 +99,7 @@ class Wants:
             setattr(cuda, name, self._asking(getattr(cuda, name), "torch.cuda.%s()" % name))
         self._count_parameters(torch.nn.Parameter)
         first_step.FirstStep(
-            _options(), self._names_cuda, lambda: self._session.steps > 0, self._give_up
+            _options(), self._names_cuda, lambda: self._session.steps, self._give_up
         ).watch(torch)
 
     def _names_cuda(self) -> bool:
@@ -153,14 +154,23 @@ class Wants:
         parameter.__new__ = new
 
     def ended(self) -> None:
-        """Rehearse the script that leaves now, if that is what it needs."""
+        """Rehearse the script that leaves now, if it needs that; else say what was done."""
         if self.reason():
             self.rehearse()
+        elif self._names_cuda() and self._session.steps:
+            sys.stderr.write(
+                "[advisor] the script asks for CUDA and is quick on this processor: recorded; "
+                "--rehearse runs it as on a GPU\n"
+            )
 
     def reason(self) -> str:
         """Return why this script is to be rehearsed; empty where it is not."""
         session = self._session
-        if session.steps or session.is_released or isinstance(self._error, _OTHERS):
+        if session.steps or session.is_released:
+            return ""
+        if self._lacks_weights():
+            return self.first or self.asked or "it moves to CUDA" * _speaks_of_cuda()
+        if isinstance(self._error, _OTHERS):
             return ""
         if self.first:
             return self.first
@@ -169,6 +179,14 @@ class Wants:
             return self.heard
         has_failed = self._error is not None or self._status not in (0, None, _USAGE)
         return self.asked if has_failed else ""
+
+    def _lacks_weights(self) -> bool:
+        """Whether it ended for want of what a rehearsal does without: weights, or their host."""
+        error = self._error
+        if error is None:
+            return False
+        is_unreached = bool(self.asked) and ending.cause_of(error)[0] == "network"
+        return is_unreached or _WEIGHTS.search(str(error)) is not None
 
     def rehearse(self) -> None:
         """Run the command again as a rehearsal; does not return, unless that is impossible."""
@@ -187,6 +205,15 @@ class Wants:
             os.execve(sys.executable, list(sys.orig_argv), environment)
         except OSError as error:
             self._session.failed("rehearsal", error)
+
+
+def _speaks_of_cuda() -> bool:
+    """Whether the script itself has the word."""
+    try:
+        with open(getattr(sys.modules.get("__main__"), "__file__", "") or "", "rb") as file:
+            return b"cuda" in file.read()
+    except OSError:
+        return False
 
 
 def said_by(words: list[str]) -> str:

@@ -166,6 +166,27 @@ def of_shapes(module: Any) -> None:
     module.PreTrainedModel._load_pretrained_model = staticmethod(load)
 
 
+def of_diffusion(module: Any) -> None:
+    """Have Diffusers make its models by their configuration: no weights are read.
+
+    ``module``: ``diffusers.models.modeling_utils``.
+    """
+    model: Any = module.ModelMixin
+
+    def from_pretrained(cls: Any, /, *args: Any, **named: Any) -> Any:
+        path = args[0] if args else named.pop("pretrained_model_name_or_path")
+        kind = named.pop("torch_dtype", None)
+        config, rest = cls.load_config(path, return_unused_kwargs=True, **named)
+        made = cls.from_config(config, **{k: v for k, v in rest.items() if k in config})
+        made.register_to_config(_name_or_path=str(path))
+        made = made if kind is None else made.to(kind)
+        made.eval()
+        return (made, {}) if named.get("output_loading_info") else made
+
+    for one in (model, getattr(module, "LegacyModelMixin", model)):
+        one.from_pretrained = classmethod(from_pretrained)
+
+
 def _bytes_in(value: Any) -> int:
     """Return the bytes of the tensors in what is saved, however nested."""
     if hasattr(value, "element_size") and hasattr(value, "numel"):

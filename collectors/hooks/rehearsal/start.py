@@ -16,13 +16,14 @@ from typing import Any
 
 from ..trace.frames import is_library
 from ..trace.whole import local
-from . import environments
 
 DEVICES = "ADVISOR_REHEARSED_DEVICES"
-# Steps are repeated while they are quick: loops show their length, several optimizers their order.
+# Steps are repeated while they are quick: loops show their length, several optimizers their order;
+# and where an environment was stepped, until it is again.
 _MOST_STEPS = 8
 _LEAST_STEPS = 2
 _QUICK_S = 6.0  # for all of them
+_PLAYING_S = 15.0
 
 
 def begin(session: Any, text: str) -> Rehearsing:
@@ -83,8 +84,7 @@ class Rehearsing:
         self.passes: Any = None
         self.compiles = False
         self._session = session
-        self._first_s = self.environment_s = 0.0
-        self._environment = 0, 0.0  # the first step, and what its environment had taken by then
+        self._first_s = 0.0
         os.environ[DEVICES] = str(max(self.asked["devices"], 1))
         overlay.cover(session.writer.folder)
         session.fact("rehearsal", **self.facts())  # said again in the end, if it comes
@@ -200,14 +200,12 @@ class Rehearsing:
     def is_over(self, steps: int, *, has_traced: bool) -> bool:
         """Whether enough steps have been rehearsed."""
         now_s = time.monotonic()
-        if not self._first_s:
-            self._first_s, self._environment = now_s, (steps, environments.spent_s())
-        elif steps > self._environment[0]:
-            first, spent_s = self._environment
-            self.environment_s = (environments.spent_s() - spent_s) / (steps - first)
+        self._first_s = self._first_s or now_s
         if not has_traced or steps < _LEAST_STEPS:
             return False
         spent_s = now_s - self._first_s
+        if self._session.environments.is_open and spent_s < _PLAYING_S:
+            return False
         is_slow = spent_s > (steps - 1) * _QUICK_S / _MOST_STEPS
         return is_slow or steps >= _MOST_STEPS
 
@@ -253,11 +251,6 @@ class Rehearsing:
         """Return what the recording keeps of the rehearsal."""
         notes = None if self.mode is None else self.mode.notes
         said = {} if notes is None else dict(notes.counts)
-        if self.environment_s > 0:
-            said[
-                "the environment takes %.3g ms of a step on this machine: no figure has it"
-                % (1e3 * self.environment_s)
-            ] = 1
         return {
             **{name: self.asked[name] for name in ("device", "devices", "rank", "why")},
             "compiles": self.compiles,

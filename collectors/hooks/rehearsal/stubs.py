@@ -15,8 +15,6 @@ import types
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from . import environments
-
 if TYPE_CHECKING:
     from .values import Notes
 
@@ -121,6 +119,12 @@ def _transformers_weights(module: Any) -> None:
     of_shapes(module)
 
 
+def _diffusers_weights(module: Any) -> None:
+    from .checkpoints import of_diffusion
+
+    of_diffusion(module)
+
+
 def _timm_weights(module: Any) -> None:
     """Leave models of timm as they were made: only values are read from its files."""
     module.load_pretrained = lambda *_, **__: None
@@ -129,12 +133,9 @@ def _timm_weights(module: Any) -> None:
 # Module -> what is changed in it once it has been imported.
 CHANGED: dict[str, Callable[[Any], None]] = {
     "deepspeed.ops.op_builder.builder": _deepspeed_kernels,
+    "diffusers.models.modeling_utils": _diffusers_weights,
     "transformers.modeling_utils": _transformers_weights,
     "timm.models._builder": _timm_weights,
-    **dict.fromkeys(
-        ("gym.core", "gym.vector.vector_env", "gymnasium.core", "gymnasium.vector.vector_env"),
-        environments.time_steps,
-    ),
 }
 
 

@@ -36,7 +36,7 @@ class Exits:
         self._variable = own_variable(loop, scope)
         self._assigned = _assigned_in(loop)
         for tests, exit_line in _ways_out(loop):
-            self._take(tests, reached=int(line < exit_line))
+            self._take([*map(self._meaning, tests)], reached=int(line < exit_line))
         if isinstance(loop, ast.While):
             for test in _conjunction(loop.test):
                 if (bound := self._counted(ast.UnaryOp(ast.Not(), test))) is not None:
@@ -65,6 +65,19 @@ class Exits:
                 self._keep(bound)
                 return
         self.may_end = True
+
+    def _meaning(self, test: Any) -> Any:
+        """Return the comparison of two names that a flag stands for, where it is set once."""
+        if not isinstance(test, ast.Name):
+            return test
+        set_to = [
+            node.value for node in ast.walk(self._loop)
+            if isinstance(node, ast.Assign) and dotted(node.targets[0]) == test.id
+        ]  # fmt: skip
+        if len(set_to) != 1 or not isinstance(set_to[0], ast.Compare):
+            return test
+        sides = set_to[0].left, *set_to[0].comparators
+        return set_to[0] if all(map(dotted, sides)) else test
 
     def _keep(self, bound: dict[str, Any]) -> None:
         if self.bound is None or bound["limit"] < self.bound["limit"]:

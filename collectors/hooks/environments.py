@@ -1,0 +1,94 @@
+"""The time that environments of reinforcement learning take: host time inside a step.
+
+Classes of ``gymnasium``, ``gym`` and Stable-Baselines3 have their ``step`` timed as they are made,
+wrappers and vectors of environments as one: only the outermost counts.
+
+Scripts act for a while and then learn in many updates: time is that between the beginnings of two
+such rounds, divided by the updates between them. What comes before the first update may be a
+warm-up of its own, and only counts where nothing else was seen.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .session import Session
+
+MODULES = (
+    "gym.core", "gym.vector.vector_env", "gymnasium.core", "gymnasium.vector.vector_env",
+    "stable_baselines3.common.vec_env.base_vec_env",
+)  # fmt: skip
+
+
+_COMPUTES = 0.3  # of its time, at the least
+
+
+class Environments:
+    """What the environments of this process took so far."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._wall_s = self._cpu_s = 0.0
+        self._depth = 0
+        # Updates, and seconds spent, where rounds began: the first two and the last.
+        self._rounds: list[tuple[int, float, float]] = []
+
+    @property
+    def is_open(self) -> bool:
+        """Whether one has been stepped, and how long a step takes is not known yet."""
+        return len(self._rounds) == 1
+
+    def per_step_s(self) -> float:
+        """Return what environments take of an optimizer's step; 0 where that is not known [s]."""
+        if len(self._rounds) < 2:
+            return 0.0
+        (first, *begun), (last, *ended) = self._rounds[-2:]
+        wall_s, cpu_s = (end - begin for begin, end in zip(begun, ended))
+        # One that computes in this thread waits for nothing but a core.
+        return (cpu_s if cpu_s > _COMPUTES * wall_s else wall_s) / (last - first)
+
+    def watch(self, module: Any) -> None:
+        """Have environments of a library be timed from their class on."""
+        for name in ("Env", "VectorEnv", "VecEnv"):
+            kind = getattr(module, name, None)
+            if isinstance(kind, type) and kind.__module__ == module.__name__:
+                self._watch_subclasses(kind)
+
+    def _watch_subclasses(self, kind: Any) -> None:
+        def made(cls: Any, /, **named: Any) -> None:
+            super(kind, cls).__init_subclass__(**named)
+            own = cls.__dict__.get("step")
+            if own is not None:
+                cls.step = self._timed(own)
+
+        kind.__init_subclass__ = classmethod(made)
+        if "step_wait" in kind.__dict__:  # its own step is made of two parts
+            kind.step = self._timed(kind.step)
+
+    def _timed(self, step: Any) -> Any:
+        @functools.wraps(step)
+        def timed(*args: Any, **named: Any) -> Any:
+            if not self._depth:
+                self._begins(self._session.updates())
+            self._depth += 1
+            begin_s, begin_cpu_s = time.perf_counter(), time.thread_time()
+            try:
+                return step(*args, **named)
+            finally:
+                self._depth -= 1
+                if not self._depth:
+                    self._wall_s += time.perf_counter() - begin_s
+                    self._cpu_s += time.thread_time() - begin_cpu_s
+
+        return timed
+
+    def _begins(self, updates: int) -> None:
+        rounds = self._rounds
+        if not rounds or updates > rounds[-1][0]:
+            del rounds[2:]
+            rounds.append((updates, self._wall_s, self._cpu_s))
