@@ -24,8 +24,8 @@ PLOTS: Final = ROOT / "docs" / "answer.md"
 _PICTURED: Final = re.compile(r"!\[advisor ([^\]]*--plot)\]\((plots/[a-z-]+\.svg)\)")
 _WIDTH: Final = 80
 _FRAME: Final = (
-    "text{{font:14px Menlo,Consolas,'DejaVu Sans Mono',monospace;white-space:pre;fill:#d8dee6}}"
-    ".paper{{fill:#16181c}}{styles}"
+    "text{{font:14px Menlo,Consolas,'DejaVu Sans Mono',monospace;white-space:pre;fill:{text}}}"
+    ".paper{{fill:{paper}}}{styles}"
 )
 _CELL: Final = (8.43, 18)  # width and height of a letter of 14 px [px]
 _ESCAPE: Final = re.compile(r"\x1b\[([0-9;]*)m")
@@ -78,7 +78,7 @@ def terminal(text: str) -> str:
     rows = "".join(_row(line, number) for number, line in enumerate(lines, 1))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
-        f'height="{height}"><style>{_FRAME.format(styles=styles)}</style>'
+        f'height="{height}"><style>{_FRAME.format(styles=styles, text=SURFACES["text"][1], paper=SURFACES["paper"][1])}</style>'
         f'<rect class="paper" width="{width}" height="{height}" rx="6"/>{rows}</svg>\n'
     )
 
