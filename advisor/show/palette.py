@@ -45,11 +45,14 @@ def variables(scheme: int) -> str:
 
 
 def stylesheet() -> str:
-    """Return the colours for a page: the system's scheme, unless the reader chose (data-theme)."""
+    """Return the colours for a page: the system's scheme, unless the reader chose (data-theme).
+
+    Paper is light.
+    """
     light, dark = variables(0), variables(1)
     return (
         f":root {{ {light} }}\n"
-        f':root[data-theme="dark"] {{ {dark} }}\n'
-        "@media (prefers-color-scheme: dark) "
+        f'@media screen {{ :root[data-theme="dark"] {{ {dark} }} }}\n'
+        "@media screen and (prefers-color-scheme: dark) "
         f'{{ :root:not([data-theme="light"]) {{ {dark} }} }}\n'
     )

@@ -80,9 +80,7 @@ def svg(charts: Sequence[Chart]) -> str:
     file = io.BytesIO()
     write_charts(charts, file, ".svg")
     text = file.getvalue().decode()
-    text = re.sub(
-        "|".join(_NAMES), lambda found: f"var(--{_NAMES[found[0]]},{found[0]})", text
-    )
+    text = re.sub("|".join(_NAMES), lambda found: f"var(--{_NAMES[found[0]]},{found[0]})", text)
     style = f"<style>@media(prefers-color-scheme:dark){{svg{{{variables(1)}}}}}</style>"
     return text[text.index("<svg") :].replace(">", f">{style}", 1)
 

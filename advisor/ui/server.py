@@ -197,6 +197,9 @@ def _replying(handler: Handler) -> Handler:
 
 async def _not_found(request: Request, error: Exception) -> Response:
     status = getattr(error, "status_code", 404)
-    return refused(
-        request, Refusal(status, "there is no such page", "open the page of the address")
-    )
+    if status == 405:
+        path, ways = request.url.path, (getattr(error, "headers", None) or {}).get("Allow", "GET")
+        why = Refusal(status, f"{path} does not answer {request.method}", f"use {ways}")
+    else:
+        why = Refusal(status, "there is no such page", "open the page of the address")
+    return refused(request, why)

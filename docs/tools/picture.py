@@ -17,6 +17,8 @@ from html import escape
 from pathlib import Path
 from typing import Any, Final
 
+from advisor.show.palette import SURFACES
+
 ROOT: Final = Path(__file__).resolve().parents[2]
 TARGET: Final = ROOT / "docs" / "recommendation.svg"
 README: Final = ROOT / "README.md"
