@@ -1,7 +1,7 @@
-"""The one palette: pages, reports, pictures, terminals and the documentation take colours from it.
+"""The one palette, of pages, reports, pictures, terminals and the documentation's site.
 
-Every colour has a light scheme's value, a dark one's, and reaches a contrast of 4.5 on the paper of
-its own (WCAG 2.2, 1.4.3), so that it may be text too. What is picked has one colour everywhere.
+Every colour has a value for a light scheme and one for a dark one, each with a contrast of 4.5 on
+its paper (WCAG 2.2, 1.4.3), so that it may be text too. A pick has one colour everywhere.
 """
 
 from __future__ import annotations

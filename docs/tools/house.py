@@ -157,8 +157,8 @@ def _box(x: float, y: float, width: float, height: float, colour: str) -> str:
 
 def _label(x: float, y: float, name: str, words: str) -> str:
     return (
-        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="middle" font-size="{TEXT}" fill="{COLOURS["text"]}">'
-        f'<tspan font-weight="bold">{escape(name)}</tspan>'
+        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="middle" font-size="{TEXT}" '
+        f'fill="{COLOURS["text"]}"><tspan font-weight="bold">{escape(name)}</tspan>'
         f'<tspan dx="8" font-size="{TEXT - 2}">{escape(words)}</tspan></text>'
     )
 

@@ -78,9 +78,11 @@ def terminal(text: str) -> str:
     used = sorted({code for code in _ESCAPE.findall(text) if code.startswith("38;5;")})
     styles = "".join(f".c{code[5:]}{{fill:{_rgb(int(code[5:]))}}}" for code in used)
     rows = "".join(_row(line, number) for number, line in enumerate(lines, 1))
+    text_colour, paper = SURFACES["text"][1], SURFACES["paper"][1]
+    frame = _FRAME.format(styles=styles, text=text_colour, paper=paper)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
-        f'height="{height}"><style>{_FRAME.format(styles=styles, text=SURFACES["text"][1], paper=SURFACES["paper"][1])}</style>'
+        f'height="{height}"><style>{frame}</style>'
         f'<rect class="paper" width="{width}" height="{height}" rx="6"/>{rows}</svg>\n'
     )
 
