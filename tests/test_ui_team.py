@@ -350,27 +350,3 @@ def test_ten_questions_of_two_hundred_people_are_ten_answers() -> None:
 
     assert asyncio.run(ask_all()) == [b"{}"] * 200
     assert len(asked) == 10
-
-
-def test_a_price_that_is_replaced_while_it_serves_is_in_the_next_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sources, "_BETWEEN_S", 0.0)
-    rules = tmp_path / "rules.csv"
-    rules.write_text("rule,provider,region,type,value\n")
-    asked = Question.read({**ASKED, "overrides": str(rules), "cloud": "lambda"})
-    live, workers = LiveReport(asked, is_shared=True), AnswerProcesses(asked, 1)
-    try:
-        served = application(live, Keys.shared(), workers=workers)
-        with TestClient(served, base_url=HERE) as client:
-
-            def cheapest() -> float:
-                found = client.get("/api/recommend?cloud=lambda").json()
-                return min(float(row["cost_usd"]["value"]) for row in found["front"])
-
-            before = cheapest()
-            assert cheapest() == before
-            rules.write_text(RULES)
-            assert cheapest() == pytest.approx(0.5 * before, rel=0.02)
-    finally:
-        workers.close()
