@@ -91,7 +91,7 @@ def test_on_a_page_no_ink_is_dark_on_a_dark_scheme() -> None:
     assert "prefers-color-scheme:dark" in drawn
     for light, dark, *_ in (*SURFACES.values(), *HUES.values()):
         assert f": {dark};" in drawn
-        assert drawn.count(light) == drawn.count(f",{light})")
+        assert drawn.count(str(light)) == drawn.count(f",{light})")
     assert "#000000" not in drawn
 
 

@@ -32,7 +32,7 @@ def front_chart(record: Mapping[str, Any], *, names: bool = False) -> list[Chart
     for one in shown:
         picked.setdefault(picked_as_words(record, one["rank"]), []).append(one)
     picks = record.get("picks", {})
-    role = {picks[name]: name for name in reversed(ROLES) if name in picks}
+    role = {picks[name]: name for name in reversed([*ROLES]) if name in picks}
     order = sorted(picked, key=lambda label: (label != "", label))  # the others lie below
     return [
         Chart(

@@ -40,7 +40,7 @@ _SETTINGS: Final = {
                      "ytick.color"), _INK),
 }  # fmt: skip
 # On a page: the name of a light scheme's colour.
-_NAMES: Final = {light: name for name, (light, *_) in {**SURFACES, **HUES}.items()}
+_NAMES: Final = {str(values[0]): name for name, values in {**SURFACES, **HUES}.items()}
 
 
 def new_axes() -> Axes:
