@@ -69,7 +69,7 @@ environment: $(VENV)/.linting $(VENV)/.documenting
 
 demo: $(VENV)/.installed
 	$(RUN)/advisor profile examples/digits_cnn.py --epochs 40
-	$(RUN)/advisor recommend --budget 50
+	$(RUN)/advisor recommend --epochs 500000 --budget 50 --deadline 12h
 
 test: $(VENV)/.testing
 	$(PYTEST) -m "not slow and not frameworks and not browser and not exports"

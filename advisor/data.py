@@ -29,15 +29,18 @@ def root(folder: str) -> Path:
 MODELS: Final = "ADVISOR_MODELS"
 
 
-def own_models() -> Path:
-    """Return the folder of models that the user fitted: ``$XDG_DATA_HOME/advisor/models``.
+def models_place() -> str:
+    """Return where models that the user fitted lie: ``$XDG_DATA_HOME/advisor/models``.
 
-    ``ADVISOR_MODELS`` names another one, or a team's URL, which is copied once a process.
+    ``ADVISOR_MODELS`` names another folder, or a team's URL.
     """
-    named = os.environ.get(MODELS)
-    if not named:
-        return user_data() / "models"
-    return _brought(named) if "://" in named else Path(named)
+    return os.environ.get(MODELS) or str(user_data() / "models")
+
+
+def own_models() -> Path:
+    """Return the folder of models that the user fitted; a URL's are copied once a process."""
+    place = models_place()
+    return _brought(place) if "://" in place else Path(place)
 
 
 @cache

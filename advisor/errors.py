@@ -32,6 +32,8 @@ class AdvisorError(Exception):
         is_long = len(message) > _MOST_CHARACTERS
         super().__init__(message[:_MOST_CHARACTERS] + " ..." if is_long else message)
         self.hint = hint
+        if hint:
+            self.add_note(hint)  # a traceback in Python shows it too
 
 
 class UsageError(AdvisorError):

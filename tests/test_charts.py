@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import math
 import re
+from dataclasses import replace
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -14,10 +16,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.show import pictures, terminal
+from advisor import show
+from advisor.show import pictures, stylesheet, terminal
 from advisor.show.charts import WIDE_SPAN, Axis, Chart, Series
+from advisor.show.palette import HUES, ROLES, SURFACES
 from advisor.show.terminal import Style
 
+SITE = Path(__file__).parents[1] / "docs" / "site.css"
 NASTY = "<script>alert('x')</script> & \"quotes\" \x1b[31m $x^2$ " + "é" * 3
 STYLES = [Style(width=w, is_coloured=c, is_unicode=u)
           for w in (40, 80, 120) for c in (False, True) for u in (False, True)]  # fmt: skip
@@ -84,10 +89,42 @@ def test_an_svg_is_well_formed_and_loads_nothing(is_logarithmic: bool) -> None:
 def test_on_a_page_no_ink_is_dark_on_a_dark_scheme() -> None:
     drawn = pictures.svg([points()])
     assert "prefers-color-scheme:dark" in drawn
-    for colour, (name, dark) in pictures._SCHEMES.items():
-        assert f"--{name}:{dark}" in drawn
-        assert drawn.count(colour) - drawn.count(f",{colour})") == (f":{colour}" in drawn)
+    for light, dark, *_ in (*SURFACES.values(), *HUES.values()):
+        assert f": {dark};" in drawn
+        assert drawn.count(str(light)) == drawn.count(f",{light})")
     assert "#000000" not in drawn
+
+
+def _luminance(colour: str) -> float:
+    """WCAG 2.2, "relative luminance"."""
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in parts]
+    return sum(w * one for w, one in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+@pytest.mark.parametrize("scheme", [0, 1])
+@pytest.mark.parametrize("under", ["paper", "surface"])
+def test_every_colour_can_be_read_on_its_paper(scheme: int, under: str) -> None:
+    paper = _luminance(SURFACES[under][scheme])
+    readable = [SURFACES[name] for name in ("text", "quiet", "accent", "cost")]
+    for colours in (*HUES.values(), *readable):
+        low, high = sorted((paper, _luminance(str(colours[scheme]))))
+        assert (high + 0.05) / (low + 0.05) >= 4.5, colours
+
+
+def test_a_pick_has_one_colour_whichever_picks_stand_beside_it() -> None:
+    alone = [replace(points(), series=[Series(name="cheap", x=[1.0], y=[1.0], shape="points",
+             role="cheapest")])]  # fmt: skip
+    green = HUES[ROLES["cheapest"]][0]
+    assert green in pictures.svg(alone)
+    assert "--cheapest: var(--green)" in stylesheet()
+
+
+def test_no_file_of_a_page_has_a_colour_of_its_own() -> None:
+    rooms = (Path(show.__file__).parents[1] / room / "assets" for room in ("report", "ui"))
+    files = [*(one for room in rooms for one in room.iterdir()), SITE]
+    for file in files:
+        assert not re.findall(r"#[0-9a-fA-F]{6}\b", file.read_text(encoding="utf-8")), file
 
 
 @pytest.mark.parametrize(("suffix", "magic"), [(".png", b"\x89PNG"), (".pdf", b"%PDF")])

@@ -1,12 +1,14 @@
-"""``advisor ui --serve`` leaves no process behind, whatever ends it."""
+"""``advisor ui --serve`` as a process: whatever ends it, none stays; new prices are noticed."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -41,7 +43,8 @@ def wait_for(is_so: Callable[[], bool], what: str) -> None:
 
 def serving(folder: Path) -> subprocess.Popen[str]:
     """Start the verb with two processes that answer, in a session of its own."""
-    environ = {**os.environ, "ADVISOR_RUNS": str(folder), "HOME": str(folder)}
+    places = {"ADVISOR_RUNS": folder, "HOME": folder, "XDG_CONFIG_HOME": folder / ".config"}
+    environ = os.environ | {name: str(place) for name, place in places.items()}
     return subprocess.Popen(
         [sys.executable, "-m", "advisor.cli", "ui", "--serve", "--workers", "2", *JOB],
         cwd=folder, env=environ, stdout=subprocess.PIPE, text=True, start_new_session=True,
@@ -84,3 +87,25 @@ def test_what_ignores_a_hang_up_goes_on_serving(tmp_path: Path) -> None:
         assert server.poll() is None
         os.kill(server.pid, signal.SIGTERM)
         wait_for(lambda: not in_session(server.pid), "processes stay")
+
+
+def test_a_price_that_is_replaced_is_in_the_next_answer(tmp_path: Path) -> None:
+    rules = tmp_path / ".config" / "advisor" / "overrides.csv"
+    with serving(tmp_path) as server:
+        try:
+            assert server.stdout is not None
+            address = f"{server.stdout.readline().strip()}api/recommend?cloud=lambda"
+
+            def cheapest() -> float:
+                with urllib.request.urlopen(address, timeout=PATIENCE_S) as reply:
+                    rows = json.load(reply)["front"]
+                return min(float(row["cost_usd"]["value"]) for row in rows)
+
+            before = cheapest()
+            assert cheapest() == before
+            rules.parent.mkdir(parents=True)
+            rules.write_text("rule,provider,value\nfactor,lambda,0.5\n")
+            wait_for(lambda: 0.4 < cheapest() / before < 0.6, "the old price is still in answers")
+        finally:
+            for left in in_session(server.pid):
+                os.kill(left, signal.SIGKILL)

@@ -332,3 +332,21 @@ def test_the_full_queue_is_said_in_http() -> None:
         assert page.status_code == 429
         assert page.headers["refresh"] == page.headers["retry-after"]  # a browser asks again
         assert client.get("/").status_code == 200  # what was answered already
+
+
+def test_ten_questions_of_two_hundred_people_are_ten_answers() -> None:
+    """One process answers, and nobody is sent away."""
+    asked = []
+
+    async def answer(question: Question, is_whole: bool) -> bytes:
+        asked.append(question)
+        await asyncio.sleep(0.01)
+        return b"{}"
+
+    async def ask_all() -> list[bytes]:
+        desk = Desk(answer)
+        questions = [Question.read({"max_nodes": 1 + place % 10}) for place in range(200)]
+        return await asyncio.gather(*(desk.ask("", one, is_whole=True) for one in questions))
+
+    assert asyncio.run(ask_all()) == [b"{}"] * 200
+    assert len(asked) == 10

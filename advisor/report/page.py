@@ -59,7 +59,7 @@ from advisor.quantities import (
     usd_text,
 )
 from advisor.report.simulation import own_words
-from advisor.show import steps, thinned_readings
+from advisor.show import steps, stylesheet, thinned_readings
 from advisor.words import (
     PICKS,
     REJECTED,
@@ -83,7 +83,6 @@ from advisor.words import (
 
 # Written into every page, so that the verb knows its own.
 GENERATOR: Final = "advisor report"
-_STYLES: Final = ("page.css",)
 _SCRIPTS: Final = ("elements.js", "charts.js", "front.js", "candidate.js", "run.js", "page.js")
 
 
@@ -98,7 +97,7 @@ def answer_page(
         "csp": _policy(script, is_live=live is not None),
         "title": escape(title),
         "generator": GENERATOR,
-        "css": "\n".join([*(asset(name) for name in _STYLES), *styles]),
+        "css": "\n".join([stylesheet(), asset("page.css"), *styles]),
         "summary": "\n".join(f"<p>{escape(line)}</p>" for line in data["answer"]["summary"]),
         "panel": f'<aside id="panel" aria-label="Question">{panel}</aside>' if panel else "",
         "data": embedded(data),

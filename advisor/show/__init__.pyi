@@ -9,6 +9,7 @@ from .frames import table_html as table_html
 from .notebook import headline_of as headline_of
 from .notebook import plot_front as plot_front
 from .notebook import recommendation_html as recommendation_html
+from .palette import stylesheet as stylesheet
 from .pictures import write_charts as write_charts
 from .recorded_run import run_charts as run_charts
 from .recorded_run import steps as steps

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from advisor.show.charts import TOGETHER, Chart, Series
+from advisor.show.palette import ROLES
 from advisor.words import devices_words, machines_words, picked_as_words, time_text
 
 TIME_LABEL: Final = "training time (h)"
@@ -30,13 +31,18 @@ def front_chart(record: Mapping[str, Any], *, names: bool = False) -> list[Chart
     picked: dict[str, list[Mapping[str, Any]]] = {}
     for one in shown:
         picked.setdefault(picked_as_words(record, one["rank"]), []).append(one)
+    picks = record.get("picks", {})
+    role = {picks[name]: name for name in reversed([*ROLES]) if name in picks}
     order = sorted(picked, key=lambda label: (label != "", label))  # the others lie below
     return [
         Chart(
             title=_title(record),
             x_label=TIME_LABEL,
             y_label=COST_LABEL,
-            series=[_front_points(label, picked[label], names=names) for label in order],
+            series=[
+                _front_points(label, rows, role.get(rows[0]["rank"], ""), names=names)
+                for label, rows in ((label, picked[label]) for label in order)
+            ],
             is_x_logarithmic=None,
             is_y_logarithmic=None,
             notes=list(_notes(record, shown, names=names)),
@@ -51,7 +57,7 @@ def _title(record: Mapping[str, Any]) -> str:
 
 def _points(
     name: str, x: Sequence[Any], y: Sequence[Any], labels: Sequence[str], *,
-    is_minor: bool = False,
+    is_minor: bool = False, role: str = "",
 ) -> Series:  # fmt: skip
     """Return labelled points at values, or at estimates with their bounds."""
 
@@ -63,14 +69,16 @@ def _points(
 
     return Series(
         name=name, x=middle(x), y=middle(y), x_bounds=bounds(x), y_bounds=bounds(y),
-        labels=labels, shape="points", is_minor=is_minor,
+        labels=labels, shape="points", is_minor=is_minor, role=role,
     )  # fmt: skip
 
 
-def _front_points(name: str, rows: Sequence[Mapping[str, Any]], *, names: bool) -> Series:
+def _front_points(
+    name: str, rows: Sequence[Mapping[str, Any]], role: str, *, names: bool
+) -> Series:
     labels = [_front_named(one) if names else str(one["rank"]) for one in rows]
     times, costs = ([one[part] for one in rows] for part in ("training_time_h", "cost_usd"))
-    return _points(name or _OTHERS, times, costs, labels, is_minor=not name)
+    return _points(name or _OTHERS, times, costs, labels, is_minor=not name, role=role)
 
 
 def _front_named(one: Mapping[str, Any]) -> str:

@@ -48,6 +48,7 @@ class Series:
     labels: Sequence[str] = ()
     x_bounds: Sequence[tuple[float, float]] = ()
     y_bounds: Sequence[tuple[float, float]] = ()
+    role: str = ""  # what is picked by it, which has one colour everywhere (``palette.ROLES``)
     is_minor: bool = False  # drawn faintly, and without its bounds where there is little room
 
     def points(self) -> Iterator[Point]:

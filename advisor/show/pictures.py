@@ -14,16 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from advisor.collectors.errors import printable
 from advisor.show.charts import TOGETHER, Axis, Chart, Point, Series
+from advisor.show.palette import HUES, SURFACES, hue_of, variables
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 SUFFIXES: Final = (".png", ".svg", ".pdf")
-# Okabe and Ito's colours: told apart by readers with any colour vision.
-COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999")
-MINOR: Final = "#8a8a8a"
-_INK: Final = "#333333"
 _WIDTH_INCH: Final = 7.6
 _HEIGHT_INCH: Final = 3.4
 _LEGEND_INCH: Final = 0.22  # a line below a chart
@@ -34,8 +31,7 @@ _PLACES: Final = tuple(
     (x, y, side) for y in (4, -11, 15, -22, 26, -33) for x, side in ((4, "left"), (-4, "right"))
 )  # [points]
 _TICKS: Final = 9
-_GRID: Final = "#dddddd"
-_PAPER: Final = "#ffffff"
+_INK, _GRID, _PAPER, _MINOR = (SURFACES[name][0] for name in ("text", "line", "paper", "quiet"))
 # Text stays text in an SVG, and two drawings of one chart are one file.
 _SETTINGS: Final = {
     "svg.fonttype": "none", "svg.hashsalt": "advisor", "font.size": 9.0,
@@ -43,12 +39,8 @@ _SETTINGS: Final = {
     **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color",
                      "ytick.color"), _INK),
 }  # fmt: skip
-# On a page: the colour of a light scheme, and of a dark one.
-_SCHEMES: Final = {
-    _INK: ("ink", "#dddddd"),
-    _GRID: ("grid", "#333333"),
-    _PAPER: ("paper", "#16181c"),
-}
+# On a page: the name of a light scheme's colour.
+_NAMES: Final = {str(values[0]): name for name, values in {**SURFACES, **HUES}.items()}
 
 
 def new_axes() -> Axes:
@@ -88,11 +80,8 @@ def svg(charts: Sequence[Chart]) -> str:
     file = io.BytesIO()
     write_charts(charts, file, ".svg")
     text = file.getvalue().decode()
-    text = re.sub(
-        "|".join(_SCHEMES), lambda found: f"var(--{_SCHEMES[found[0]][0]},{found[0]})", text
-    )
-    dark = ";".join(f"--{name}:{colour}" for name, colour in _SCHEMES.values())
-    style = f"<style>@media(prefers-color-scheme:dark){{svg{{{dark}}}}}</style>"
+    text = re.sub("|".join(_NAMES), lambda found: f"var(--{_NAMES[found[0]]},{found[0]})", text)
+    style = f"<style>@media(prefers-color-scheme:dark){{svg{{{variables(1)}}}}}</style>"
     return text[text.index("<svg") :].replace(">", f">{style}", 1)
 
 
@@ -101,7 +90,7 @@ def draw(chart: Chart, axes: Axes) -> Axes:
     across, up = chart.x, chart.y
     for place, series in enumerate(chart.series):
         is_plain = series.is_minor or series.shape == "vertical"
-        colour = MINOR if is_plain else COLOURS[place % len(COLOURS)]
+        colour = _MINOR if is_plain else HUES[hue_of(series.role, place)][0]
         _curve(series, axes, colour, above=2 + place)
     _scale(across, axes.xaxis, axes.set_xscale, axes.set_xlim)
     _scale(up, axes.yaxis, axes.set_yscale, axes.set_ylim)

@@ -15,13 +15,12 @@ from typing import Any, Final
 
 from advisor.collectors.errors import printable
 from advisor.show.charts import TOGETHER, Axis, Chart, Series
+from advisor.show.palette import HUES, hue_of
 
 LEAST_WIDTH: Final = 40
 # Lines of a chart: one with its legend on a screen of 24 lines, or two of several.
 _HEIGHT: Final = 20
 _HEIGHT_OF_MANY: Final = 11
-# Of the 256 colours of terminals, those nearest to the pictures': legible on black and on white.
-TEXT_PLOT_COLOURS: Final = (33, 166, 35, 169, 178, 74, 203)
 _MINOR: Final = 245
 # Curves without colours: told apart by their mark.
 _MARKS: Final = ("*", "+", "o", "x", "#", "%", "@")
@@ -114,7 +113,7 @@ class _Pen:
             mark = "braille"
         series = chart.series[place]
         is_plain = series.is_minor or series.shape == "vertical"
-        colour = _MINOR if is_plain else TEXT_PLOT_COLOURS[place % len(TEXT_PLOT_COLOURS)]
+        colour = _MINOR if is_plain else HUES[hue_of(series.role, place)][2]
         return cls(
             colour=colour if style.is_coloured else None, mark=mark, is_unicode=style.is_unicode
         )

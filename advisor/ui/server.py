@@ -71,7 +71,10 @@ class _Handlers:
         self._live = live
         self._computer = computer = workers or InThread(live)
         self._pages: OrderedDict[bytes, str] = OrderedDict()
-        self._desk = Desk(computer.reply, at_once=computer.count, most_waiting=most_waiting)
+        self._desk = Desk(
+            computer.reply, at_once=computer.count, most_waiting=most_waiting,
+            state=lambda: computer.state,
+        )  # fmt: skip
         self._desk.keep(live.question, computer.first(live.question), is_whole=False)
 
     async def page(self, request: Request) -> Response:
@@ -83,6 +86,7 @@ class _Handlers:
         responses: {200: {description: The page., content: {text/html: {}}}}
         """
         given = read_query((k, v) for k, v in request.query_params.multi_items() if k != "token")
+        await self._computer.look()
         question = await self._changed(given) if given else self._live.question
         reply = await self._desk.ask("", question, is_whole=False)
         page = self._pages.get(reply)
@@ -159,6 +163,7 @@ class _Handlers:
         return JSONResponse({"status": "ok"})
 
     async def _changed(self, posted: Any) -> Question:
+        await self._computer.look()
         return await in_thread(lambda: self._live.changed(posted))
 
 
@@ -197,6 +202,9 @@ def _replying(handler: Handler) -> Handler:
 
 async def _not_found(request: Request, error: Exception) -> Response:
     status = getattr(error, "status_code", 404)
-    return refused(
-        request, Refusal(status, "there is no such page", "open the page of the address")
-    )
+    if status == 405:
+        path, ways = request.url.path, (getattr(error, "headers", None) or {}).get("Allow", "GET")
+        why = Refusal(status, f"{path} does not answer {request.method}", f"use {ways}")
+    else:
+        why = Refusal(status, "there is no such page", "open the page of the address")
+    return refused(request, why)

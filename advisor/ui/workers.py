@@ -21,6 +21,7 @@ from advisor.errors import AdvisorError, UsageError
 from advisor.ui.desk import in_thread
 from advisor.ui.live_report import LiveReport
 from advisor.ui.replies import Refusal, RefusedError, refusal
+from advisor.ui.sources import Sources
 
 # No question of the catalogue takes as long; one that does is given up. [s]
 LONGEST_S: Final = 120.0
@@ -31,6 +32,17 @@ class Answering:
     """Who answers; what cannot be answered is raised as it is, or as ``RefusedError``."""
 
     count = 1
+    _sources: Sources | None = None
+
+    @property
+    def state(self) -> str:
+        """Of what answers are computed from, where that is looked at."""
+        return self._sources.state if self._sources else ""
+
+    async def look(self) -> None:
+        """Look whether it was replaced, now and then."""
+        if self._sources is not None:
+            await self._sources.look()
 
     async def reply(self, question: Question, is_whole: bool) -> bytes:
         """Return what ``LiveReport.reply`` gives."""
@@ -78,6 +90,7 @@ class AnswerProcesses(Answering):
 
     def __init__(self, question: Question, count: int) -> None:
         self._record = question.to_record()
+        self._sources = Sources(question)
         self.count = count
 
     def first(self, question: Question) -> bytes:
@@ -93,7 +106,7 @@ class AnswerProcesses(Answering):
             raise kind(why.what, hint=why.hint) from None
 
     async def _ask(self, work: Any, *given: Any) -> bytes:
-        pool = self._pool()
+        pool = await in_thread(self._pool)
         try:
             found = await asyncio.wait_for(
                 asyncio.wrap_future(pool.submit(_answered, work, given)), LONGEST_S
@@ -118,7 +131,7 @@ class AnswerProcesses(Answering):
         # One thread each: what is computed beside other answers does not want all cores.
         return get_reusable_executor(
             max_workers=self.count, timeout=None, initializer=_begin,
-            initargs=(self._record, os.getpid()),
+            initargs=(self._record, os.getpid(), self.state),
             env={"OMP_NUM_THREADS": "1"},
         )  # fmt: skip
 
@@ -127,8 +140,8 @@ class AnswerProcesses(Answering):
         self._pool().shutdown(wait=False, kill_workers=True)
 
 
-def _begin(record: dict[str, Any], server: int) -> None:
-    """Begin to be a worker."""
+def _begin(record: dict[str, Any], server: int, state: str) -> None:
+    """Begin to be a worker; where ``state`` differs the pool is another one, once it is idle."""
     global _live  # a process is one worker
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's
     threading.Thread(target=_end_with, args=(server,), daemon=True).start()

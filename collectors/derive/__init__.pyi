@@ -27,6 +27,7 @@ from .store import latest_run as latest_run
 from .store import list_runs as list_runs
 from .store import local_folder as local_folder
 from .store import local_folders as local_folders
+from .store import models_version as models_version
 from .store import new_run as new_run
 from .store import pull_models as pull_models
 from .store import push_run as push_run

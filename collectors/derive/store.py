@@ -96,6 +96,23 @@ def pull_models(url: str) -> Path:
     return _bring(url, mirror_of(url, "models"), is_a_models, "models")
 
 
+def models_version(url: str) -> str:
+    """Return a text that differs where a file at ``url`` was replaced.
+
+    Raises RecordingError if the address cannot be read.
+    """
+    files, base = _file_system(url)
+    try:
+        files.invalidate_cache()
+        found = files.find(base, detail=True)
+    except Exception as error:  # every file system has errors of its own
+        raise RecordingError(
+            f"cannot read the models at {url}: {error}", hint="check the address and your rights"
+        ) from error
+    keys = ("size", "ETag", "LastModified", "mtime")
+    return repr([(name, *(str(found[name].get(key)) for key in keys)) for name in sorted(found)])
+
+
 def _bring(url: str, mirror: Path, wanted: Callable[[Path, Path, int], bool], what: str) -> Path:
     """Copy files of ``url`` to the mirror: those wanted by name there, place here and size."""
     files, base = _file_system(url)

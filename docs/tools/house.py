@@ -12,6 +12,8 @@ from html import escape
 from pathlib import Path
 from typing import Any, Final
 
+from advisor.show.palette import SURFACES
+
 ROOT: Final = Path(__file__).resolve().parents[2]
 TARGET: Final = ROOT / "docs" / "house.svg"
 WIDTH, ROOM, GAP, TEXT = 860, 34, 6, 13
@@ -49,7 +51,13 @@ WORDS: Final = {
 }
 # Of the collectors no contract is written down: their rooms.
 COLLECTORS: Final = (("run",), ("derive",), ("watch",), ("hooks", "inject"), ("format",))
-COLOURS: Final = {"roof": "#5c6bc0", "floor": "#e8eaf6", "ground": "#c8e6c9", "line": "#3949ab"}
+COLOURS: Final = {
+    part: SURFACES[name][0]
+    for part, name in {
+        "roof": "accent", "floor": "accent-soft", "ground": "mark", "line": "accent",
+        "paper": "paper", "text": "text", "rooms": "surface",
+    }.items()
+}  # fmt: skip
 
 
 def floors() -> tuple[list[list[str]], list[list[str]]]:
@@ -88,12 +96,12 @@ def drawing() -> str:
     for layer in floors_:
         y = _row(parts, y, layer, COLOURS["floor"])
     y = _ground(parts, y + GAP, ground, planners)
-    y = _row(parts, y, [*faces, *lab], "#ffffff")
+    y = _row(parts, y, [*faces, *lab], COLOURS["paper"])
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y + GAP}" '
         'font-family="sans-serif" role="img">\n<title>The rooms of the house: a room imports what '
         "lies below it</title>\n"
-        f'<rect width="{WIDTH}" height="{y + GAP}" fill="#ffffff"/>\n'
+        f'<rect width="{WIDTH}" height="{y + GAP}" fill="{COLOURS["paper"]}"/>\n'
     )
     return head + "\n".join(parts) + "\n</svg>\n"
 
@@ -102,8 +110,8 @@ def _roof(parts: list[str], rooms: list[str]) -> int:
     top, foot = GAP, 78
     points = f"{WIDTH / 2},{top} {WIDTH - GAP},{foot} {GAP},{foot}"
     parts.append(f'<polygon points="{points}" fill="{COLOURS["roof"]}"/>')
-    parts.append(_text(WIDTH / 2, 52, rooms[0], "#ffffff", weight="bold"))
-    parts.append(_text(WIDTH / 2, 69, WORDS[rooms[0]], "#ffffff"))
+    parts.append(_text(WIDTH / 2, 52, rooms[0], COLOURS["paper"], weight="bold"))
+    parts.append(_text(WIDTH / 2, 69, WORDS[rooms[0]], COLOURS["paper"]))
     return foot + GAP
 
 
@@ -124,8 +132,8 @@ def _ground(parts: list[str], y: int, rooms: list[str], planners: list[list[str]
     for place, room in enumerate(rooms):
         x = GAP + place * (width + GAP)
         parts.append(_box(x, y, width, height, COLOURS["ground"]))
-        parts.append(_text(x + width / 2, y + 18, room, "#1b1b1b", weight="bold"))
-        parts.append(_text(x + width / 2, y + 34, WORDS[room], "#1b1b1b"))
+        parts.append(_text(x + width / 2, y + 18, room, COLOURS["text"], weight="bold"))
+        parts.append(_text(x + width / 2, y + 34, WORDS[room], COLOURS["text"]))
         inside = planners if room == "planners" else COLLECTORS
         _inner_floors(parts, x, y + 40, width, inside, inner)
     return y + height + GAP
@@ -136,8 +144,8 @@ def _inner_floors(
 ) -> None:
     for number, layer in enumerate(floors):
         top = y + number * (height + 4)
-        parts.append(_box(x + GAP, top, width - 2 * GAP, height, "#f1f8e9"))
-        parts.append(_text(x + width / 2, top + 16, "  ·  ".join(layer), "#1b1b1b", size=11))
+        parts.append(_box(x + GAP, top, width - 2 * GAP, height, COLOURS["rooms"]))
+        parts.append(_text(x + width / 2, top + 16, "  ·  ".join(layer), COLOURS["text"], size=11))
 
 
 def _box(x: float, y: float, width: float, height: float, colour: str) -> str:
@@ -149,8 +157,8 @@ def _box(x: float, y: float, width: float, height: float, colour: str) -> str:
 
 def _label(x: float, y: float, name: str, words: str) -> str:
     return (
-        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="middle" font-size="{TEXT}" fill="#1b1b1b">'
-        f'<tspan font-weight="bold">{escape(name)}</tspan>'
+        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="middle" font-size="{TEXT}" '
+        f'fill="{COLOURS["text"]}"><tspan font-weight="bold">{escape(name)}</tspan>'
         f'<tspan dx="8" font-size="{TEXT - 2}">{escape(words)}</tspan></text>'
     )
 

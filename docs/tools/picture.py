@@ -17,6 +17,8 @@ from html import escape
 from pathlib import Path
 from typing import Any, Final
 
+from advisor.show.palette import SURFACES
+
 ROOT: Final = Path(__file__).resolve().parents[2]
 TARGET: Final = ROOT / "docs" / "recommendation.svg"
 README: Final = ROOT / "README.md"
@@ -24,8 +26,8 @@ PLOTS: Final = ROOT / "docs" / "answer.md"
 _PICTURED: Final = re.compile(r"!\[advisor ([^\]]*--plot)\]\((plots/[a-z-]+\.svg)\)")
 _WIDTH: Final = 80
 _FRAME: Final = (
-    "text{{font:14px Menlo,Consolas,'DejaVu Sans Mono',monospace;white-space:pre;fill:#d8dee6}}"
-    ".paper{{fill:#16181c}}{styles}"
+    "text{{font:14px Menlo,Consolas,'DejaVu Sans Mono',monospace;white-space:pre;fill:{text}}}"
+    ".paper{{fill:{paper}}}{styles}"
 )
 _CELL: Final = (8.43, 18)  # width and height of a letter of 14 px [px]
 _ESCAPE: Final = re.compile(r"\x1b\[([0-9;]*)m")
@@ -76,9 +78,11 @@ def terminal(text: str) -> str:
     used = sorted({code for code in _ESCAPE.findall(text) if code.startswith("38;5;")})
     styles = "".join(f".c{code[5:]}{{fill:{_rgb(int(code[5:]))}}}" for code in used)
     rows = "".join(_row(line, number) for number, line in enumerate(lines, 1))
+    text_colour, paper = SURFACES["text"][1], SURFACES["paper"][1]
+    frame = _FRAME.format(styles=styles, text=text_colour, paper=paper)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
-        f'height="{height}"><style>{_FRAME.format(styles=styles)}</style>'
+        f'height="{height}"><style>{frame}</style>'
         f'<rect class="paper" width="{width}" height="{height}" rx="6"/>{rows}</svg>\n'
     )
 

@@ -26,6 +26,8 @@ class PlanningError(Exception):
     def __init__(self, message: str, *, hint: str = "", exit_code: int = 1) -> None:
         super().__init__(message)
         self.hint = hint
+        if hint:
+            self.add_note(hint)
         self.exit_code = exit_code
 
 

@@ -142,7 +142,7 @@ function deviceCell([stage, replica, context, tensor], layout) {
 
 function scheduleHeight(schedule) { return Math.min(70 + 28 * schedule.stages, 520); }
 
-const PASSES = [["forward", "#005f96"], ["backward", "#b34700"]];
+const PASSES = [["forward", "var(--blue)"], ["backward", "var(--orange)"]];
 
 function drawSchedule(schedule) {
   const last = Math.max(...schedule.passes.map((pass) => pass[2]));

@@ -1,9 +1,9 @@
 // Charts as SVG: axes, scales, and what all of them share. What a mark means stands in its title.
 
-// Okabe and Ito's colours, told apart with any colour vision; shapes say the same.
-const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
-const SHAPES = ["diamond", "square", "triangle", "star", "hexagon", "circle"];
-const PLAIN = "#8a8f98";
+// The page's colours (advisor/show/palette.py), told apart with any colour vision; shapes say the same.
+const COLOURS = ["blue", "orange", "green", "pink", "amber", "cyan"].map((hue) => `var(--${hue})`);
+const SHAPES = { best_value: "diamond", fastest: "square", cheapest: "triangle", within_deadline: "star", here: "hexagon" };
+const PLAIN = "var(--quiet)";
 const DASHES = [null, "2 3", "6 4"];
 
 // A chart's frame: the drawing, and words for those who do not see it.

@@ -60,7 +60,7 @@ function pickCard(key, names) {
   if (!wordsOf(key)) return null;
   return element("button", { type: "button", class: "card", "data-pick": key,
                              onclick: () => select(key, true) },
-    element("span", { class: "card-name" }, names.join(", ")), candidateCard(key));
+    element("span", { class: "card-name", style: `color: ${lookOf(key).colour}` }, names.join(", ")), candidateCard(key));
 }
 
 // A candidate's machines, time and cost: in the picks, and for whoever compares.
@@ -169,8 +169,8 @@ function drawFrontPlot(rows) {
     const name = wordsOf(keyOf(row)).picked_as || (row.rank === 0 ? "this machine" : unpicked());
     groups.set(name, [...(groups.get(name) || []), row]);
   }
-  const named = [...groups].sort(([a], [b]) => (a === unpicked()) - (b === unpicked()))
-    .map(([name, members], place) => ({ name, members, ...lookOf(name, place) }));
+  const named = [...groups].map(([name, members]) => ({ name, members, ...lookOf(keyOf(members[0])) }))
+    .sort((a, b) => a.place - b.place);
   const instead = others().filter(([, one]) => isWanted(one));
   const marks = named.map(({ name, colour, form }) => [name, shape(form, 7, 7, 5, { fill: colour })]);
   if (instead.length) marks.push(["in place of a row", shape("circle", 7, 7, 4, { fill: "none", stroke: PLAIN })]);
@@ -188,9 +188,12 @@ function drawFrontPlot(rows) {
   });
 }
 
-function lookOf(name, place) {
-  if (name === unpicked()) return { colour: PLAIN, form: "circle" };
-  return { colour: COLOURS[place % COLOURS.length], form: SHAPES[place % SHAPES.length] };
+// By what a candidate is picked as, the weightiest first; not by its place among them.
+function lookOf(key) {
+  const { picks } = report.data.answer;
+  const roles = Object.keys(SHAPES);
+  const role = roles.find((one) => String(picks[one]) === key || one === key);
+  return { place: role ? roles.indexOf(role) : roles.length, colour: role ? `var(--${role.replace("_", "-")})` : PLAIN, form: SHAPES[role] || "circle" };
 }
 
 function boxOf({ box }) {

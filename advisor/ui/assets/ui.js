@@ -46,6 +46,7 @@
     abort = new AbortController();
     document.documentElement.dataset.settled = "false";
     working(true);
+    question.mark(null, ""); // what was wrong with the question before
     try {
       for (const whole of [false, true]) {
         const found = await answer("now", asked, whole, abort.signal);
