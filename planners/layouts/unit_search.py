@@ -202,17 +202,18 @@ class UnitProblem:
 
     def reduced(
         self, layout: Layout, through_s: Column, backward_s: Column, optimizer_s: float,
-        share: float, *, micro_batches: Column, zero_stage: Column,
+        share: float, *, micro_batches: Column | None = None, zero_stage: Column | None = None,
     ) -> DataParallelColumns:  # fmt: skip
         """Return the data-parallel columns of one stage's ranks.
 
         To its reductions a pipeline is one long micro-batch.
 
         ``through_s``: all micro-batches through all stages [s]; ``share``: of the model on each of
-        the ranks; ``micro_batches``: of a step.
+        the ranks; ``micro_batches``, ``zero_stage``: the layout's by default.
         """
         node, stage = self.node, layout.dp * layout.tp
-        steps = np.asarray(micro_batches if layout.pp == 1 else 1)
+        several = layout.accumulation_steps if micro_batches is None else micro_batches
+        steps = np.asarray(several if layout.pp == 1 else 1)
         return data_parallel_step(
             micro_batch_s=through_s / steps,
             backward_s=backward_s,
@@ -228,7 +229,7 @@ class UnitProblem:
             network_bytes_per_s=node.network.bytes_per_s / layout.tp,
             network_latency_s=node.network.latency_s,
             has_rdma=node.network.bypasses_kernel,
-            zero_stage=zero_stage,
+            zero_stage=layout.zero_stage if zero_stage is None else zero_stage,
             parameters=self.scaling,
         )
 
@@ -382,10 +383,7 @@ class UnitProblem:
         share = float(parameters.max()) / max(self.work.parameters, 1)
         update_s = 0.0 if "optimizer" in layout.offload else times[layout.tp].optimizer_s
         update_s *= share * layout.tp if layout.pp > 1 else 1.0
-        columns = self.reduced(
-            layout, cut.step_s, backward, update_s, share, micro_batches=a,
-            zero_stage=layout.zero_stage,
-        )  # fmt: skip
+        columns = self.reduced(layout, cut.step_s, backward, update_s, share)
         moved_s = self.offload_s(layout, cut.step_s)
         loaded_s = self.load_s(float(columns.step_s) + moved_s, local)
         computed_s, traded_s = a * (forward + backward), a * exchanged
