@@ -341,6 +341,22 @@ def test_a_step_of_one_stage_is_its_parts() -> None:
     assert found.memory_bytes == pytest.approx(float(used) + MEMORY.slack * 2 * kept)
 
 
+@pytest.mark.parametrize("pp", [1, 2])
+@pytest.mark.parametrize("dp", [1, 2, 4])
+def test_no_layout_takes_less_than_its_bound_with_reductions(dp: int, pp: int) -> None:
+    one, sizes = timed(), np.array([1.0, 2.0, 4.0, 8.0])
+    for tp in (1, 2):
+        split = Layout(dp=dp, tp=tp, pp=pp)
+        bounds = one.least_reduced_s(split, sizes, np.ceil(8 / sizes), (0, 1, 2, 3))
+        for zero in (0, 1, 2, 3):
+            layout = replace(split, zero_stage=zero)
+            found = list(one.look(layout, 8, sizes, np.zeros(4), Found(least_s=1e9)))
+            assert found
+            for each in found:
+                size = int(np.flatnonzero(sizes == each.layout.micro_batch)[0])
+                assert bounds[zero, size] <= each.step_s * (1 + 1e-12)
+
+
 def test_a_step_of_two_stages_is_the_slowest_of_them_and_what_fills_the_pipeline() -> None:
     one, seen = timed(), Found()
     layout = Layout(dp=1, tp=2, pp=2, micro_batch=2, accumulation_steps=4)

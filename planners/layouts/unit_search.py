@@ -201,18 +201,19 @@ class UnitProblem:
         return forward, backward, exchanged
 
     def reduced(
-        self, layout: Layout, through_s: float, backward_s: float, optimizer_s: float,
-        share: float,
+        self, layout: Layout, through_s: Column, backward_s: Column, optimizer_s: float,
+        share: float, *, micro_batches: Column | None = None, zero_stage: Column | None = None,
     ) -> DataParallelColumns:  # fmt: skip
         """Return the data-parallel columns of one stage's ranks.
 
         To its reductions a pipeline is one long micro-batch.
 
         ``through_s``: all micro-batches through all stages [s]; ``share``: of the model on each of
-        the ranks.
+        the ranks; ``micro_batches``, ``zero_stage``: the layout's by default.
         """
         node, stage = self.node, layout.dp * layout.tp
-        steps = layout.accumulation_steps if layout.pp == 1 else 1
+        several = layout.accumulation_steps if micro_batches is None else micro_batches
+        steps = np.asarray(several if layout.pp == 1 else 1)
         return data_parallel_step(
             micro_batch_s=through_s / steps,
             backward_s=backward_s,
@@ -228,7 +229,7 @@ class UnitProblem:
             network_bytes_per_s=node.network.bytes_per_s / layout.tp,
             network_latency_s=node.network.latency_s,
             has_rdma=node.network.rdma_share,
-            zero_stage=layout.zero_stage,
+            zero_stage=layout.zero_stage if zero_stage is None else zero_stage,
             parameters=self.scaling,
         )
 
@@ -283,6 +284,30 @@ class UnitProblem:
         sends = 2 * self.send_s(layout, u[:, None] * outputs)
         slowest_s = np.maximum(np.maximum(whole_s / pp, unit_s.max(axis=1)), sends[:, 0])
         return np.asarray(whole_s + sends.sum(axis=1) + (steps - 1) * slowest_s)
+
+    def least_reduced_s(
+        self, layout: Layout, micro_batches: Floats, steps: Floats, zero_stages: Sequence[int]
+    ) -> Floats:
+        """Return the bounds with what no cut hides of the reductions, (ZeRO stages, n) [s].
+
+        A stage has at least its even share of the gradients, and hides no more of their exchange
+        than all the model's backward passes; stage 3 may hide one of its three beside forward.
+        """
+        least_s = self.least_s(layout, micro_batches, steps)
+        zero = np.array(zero_stages)[:, None]
+        if layout.dp == 1:
+            return np.broadcast_to(least_s, (zero.size, least_s.size))
+        backward_s = self.pass_s(layout, micro_batches)[1].sum(axis=1)
+        held = float(self.table.held_parameters(layout.tp).sum()) / layout.pp
+        columns = self.reduced(
+            layout, least_s, backward_s, 0.0, held / max(self.work.parameters, 1),
+            micro_batches=steps, zero_stage=zero,
+        )  # fmt: skip
+        if layout.pp == 1:
+            return columns.step_s
+        left = columns.communication_s * np.where(zero == 3, 2 / 3, 1.0)
+        hidden_s = self.scaling.overlap_fraction * backward_s
+        return np.asarray(least_s + np.maximum(left - hidden_s, 0.0))
 
     def beside_bytes(self, layout: Layout, micro_batch: Floats) -> Floats:
         """Return what a stage's device holds beside state and kept activations [bytes]."""
@@ -475,20 +500,21 @@ def _candidates(
 ) -> Iterator[tuple[Floats, Layout, int, Floats]]:  # fmt: skip
     """Yield layouts that something runs, each with a rank's samples and micro-batches to try.
 
-    First of each are bounds on its step, by micro-batch: neither what is moved to the host nor the
-    ZeRO stage is in them.
+    First of each are bounds on its step, by micro-batch: what is moved to the host is not in them.
     """
     for split in splits:
         local = -(-global_batch // split.dp)
         sizes = np.array(_micro_batches(local, space), float)
         bounds: dict[str, Floats] = {}
-        for way, zero in product(ways if sizes.size else (), space.zero_stages):
+        stages = space.zero_stages
+        for way, (at, zero) in product(ways if sizes.size else (), enumerate(stages)):
             if not _is_run(problem, split, way, zero, space):
                 continue
             layout = replace(way, dp=split.dp, tp=split.tp, pp=split.pp, zero_stage=zero)
             if way.recompute not in bounds:
-                bounds[way.recompute] = problem.least_s(layout, sizes, np.ceil(local / sizes))
-            yield bounds[way.recompute], layout, local, sizes
+                steps = np.ceil(local / sizes)
+                bounds[way.recompute] = problem.least_reduced_s(layout, sizes, steps, stages)
+            yield bounds[way.recompute][at], layout, local, sizes
 
 
 def _splits(
