@@ -46,7 +46,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from advisor.planners.core import Device, Work, concatenate
+from advisor.planners.core import Device, Work
 from advisor.planners.step.device_rates import Devices, all_run_as, are_measured, peaks
 
 Floats = NDArray[np.float64]
