@@ -252,7 +252,7 @@ def picks(
     by_rank: dict[Pick, Candidate] = {one.rank: one for one in front}
     rows = [one for one in able or front if _is_dated(one)]
     if rows and not _is_dated(by_rank[found["best_value"]]):
-        found[DATED] = rows[_best(renting, "best_value", rows)].rank
+        found[DATED] = rows[_best(renting, DATED, rows)].rank
     for name in WEIGHTS if here is not None else ():
         place = found.get(name)
         rented = by_rank.get(place) if isinstance(place, int) else None
@@ -270,7 +270,8 @@ def _best(renting: Renting, name: str, rows: Sequence[Candidate]) -> int:
     judged = [(*_judged(one), one.doubt if name in DOUBTING else 1.0) for one in rows]
     times, costs = zip(*((time, cost * doubt) for time, cost, doubt in judged), strict=True)
     machines = [sum(count for _, count in one.configuration.parts) for one in rows]
-    return renting.best(name, times, costs, machines, [one.request_h for one in rows])
+    asked_h = [0.0 if name == DATED else one.request_h for one in rows]
+    return renting.best(name, times, costs, machines, asked_h)
 
 
 def _is_dated(one: Candidate) -> bool:

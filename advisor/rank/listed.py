@@ -224,7 +224,7 @@ class Listed:
         equal = places[~self.rows.is_mixed(places)]
         dated = equal[self.offers.is_dated[self.rows.offer[equal]]]
         if dated.size and best not in dated:
-            found[DATED] = self._best(["best_value"], dated)["best_value"]
+            found |= self._best([DATED], dated)
         return found
 
     def _best(self, names: Iterable[str], places: Integers) -> dict[str, int]:
@@ -241,7 +241,9 @@ class Listed:
         rows, worst = self.rows, self.rows.worst(places)
         cost = rows.cost_usd[places] * worst
         cost = cost * self.doubt[places] if pick in DOUBTING else cost
-        return rows.time_h[places] * worst, cost, rows.machines[places], self.request_h[places]
+        # What a price of a known day would be is asked whether or not an account may rent there.
+        request_h = self.request_h[places] * (pick != DATED)
+        return rows.time_h[places] * worst, cost, rows.machines[places], request_h
 
     def _shown(self, first: Integers) -> Integers:
         """Return as many rows as asked for: those that picks name, then the others."""

@@ -65,8 +65,9 @@ _Answered = tuple[float, tuple[Answer | None, TimeColumns]]
 _JUDGED: Final = ("best_value", "fastest")
 # Candidates asked before the others' bounds are held against what they take.
 _AT_ONCE: Final = 8
-# Rows that are asked for the sake of their prices' day.
-_DATED: Final = 2
+# Rows that are asked at once for the sake of their prices' day, and how often.
+_DATED: Final = 4
+_DATED_ROUNDS: Final = 6
 # Clusters asked, most promising first, where nobody asked for mixed ones: some seconds.
 _MOST_ASKED: Final = 24
 # A band above all that are known.
@@ -357,12 +358,21 @@ class _EqualSearch(_Bounded):
         is_dated = offers.is_dated & (offers.pricing == "on-demand")
         price, _ = asked.cheapest(is_dated, self.most_usd_per_h, self.usd_per_h)
         rows = np.flatnonzero(np.isfinite(price) & np.isfinite(self.time_h))
-        cost = np.maximum(self.time_h[rows], SHORTEST_BILL_H) * price[rows] * self.count[rows]
-        worth = self.renting.worth("best_value", self.time_h[rows], cost, self.count[rows])
-        first = rows[np.argsort(worth, kind="stable")][:_DATED]
-        first = first[~self.is_settled[first]]
-        if first.size:
-            self._evaluate(first, is_bounded=False)
+        for _ in range(_DATED_ROUNDS):
+            worth = self._worth_at(price, rows)
+            first = rows[np.argsort(worth, kind="stable")][:_DATED]
+            if first.size == 0 or self.is_settled[first[0]]:
+                return  # what takes the least is known, and the others' bounds are above it
+            self._evaluate(first[~self.is_settled[first]], is_bounded=False)
+
+    def _worth_at(self, price: Floats, rows: Integers) -> Floats:
+        """Return what rows are worth at other prices, by their times or else their bounds."""
+        took_h = self.columns.step_s[rows] * self.asked.job.paid_steps / HOUR_S
+        is_known = self.is_settled[rows] & (self.columns.status[rows] == 0)
+        hours = np.where(is_known, np.fmax(took_h, self.time_h[rows]), self.time_h[rows])
+        hours[self.is_settled[rows] & (self.columns.status[rows] != 0)] = np.inf
+        cost = np.maximum(hours, SHORTEST_BILL_H) * price[rows] * self.count[rows]
+        return self.renting.worth("best_value", hours, cost, self.count[rows])
 
     def _most_s(self, rows: Integers) -> Floats:
         """Return the steps from which on what is known beats each row [s]."""
