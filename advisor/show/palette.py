@@ -27,7 +27,7 @@ HUES: Final[Mapping[str, tuple[str, str, int]]] = {
 # What is picked (``Recommendation.picks``, and this machine), the weightiest first.
 ROLES: Final[Mapping[str, str]] = {
     "best_value": "blue", "fastest": "orange", "cheapest": "green", "within_deadline": "pink",
-    "here": "amber",
+    "dated": "cyan", "here": "amber",
 }  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 // The page's colours (advisor/show/palette.py), told apart with any colour vision; shapes say the same.
 const COLOURS = ["blue", "orange", "green", "pink", "amber", "cyan"].map((hue) => `var(--${hue})`);
-const SHAPES = { best_value: "diamond", fastest: "square", cheapest: "triangle", within_deadline: "star", here: "hexagon" };
+const SHAPES = { best_value: "diamond", fastest: "square", cheapest: "triangle", within_deadline: "star", here: "hexagon", dated: "pentagon" };
 const PLAIN = "var(--quiet)";
 const DASHES = [null, "2 3", "6 4"];
 
@@ -124,7 +124,7 @@ function thinned(ticks, most) {
 // --- marks
 
 // Corners of a shape around 0: [how many, the angle of the first, radii in turn].
-const CORNERS = { square: [4, Math.PI / 4, [1.25]], diamond: [4, 0, [1.25]], hexagon: [6, 0, [1.1]],
+const CORNERS = { square: [4, Math.PI / 4, [1.25]], diamond: [4, 0, [1.25]], hexagon: [6, 0, [1.1]], pentagon: [5, -Math.PI / 2, [1.15]],
                   triangle: [3, -Math.PI / 2, [1.25]], star: [10, -Math.PI / 2, [1.4, 0.6]] };
 
 function shape(name, x, y, radius, attributes) {
