@@ -37,7 +37,7 @@ from advisor.rank.front import (
 )
 from advisor.rank.front import picks as picks_of
 from advisor.rank.ranking import recommend
-from advisor.rank.renting import USUALLY, WEIGHTS
+from advisor.rank.renting import DATED, USUALLY, WEIGHTS
 from advisor.words import claims_of, recommendation
 
 MakeJob = Callable[..., Job]
@@ -208,7 +208,7 @@ def every(make_job: MakeJob, predictor: Predictor) -> Recommendation:
 def test_picks_name_rows_that_are_shown(answer: Recommendation) -> None:
     ranks = {one.rank for one in answer.front} | {"here"}
     assert set(answer.picks.values()) <= ranks
-    assert set(answer.picks) == set(WEIGHTS)
+    assert set(answer.picks) - {DATED} == set(WEIGHTS)
     assert answer.to_record()["picks"] == answer.picks
 
 
@@ -236,7 +236,9 @@ def test_without_a_gain_the_whole_front_is_there(
     some = recommend(make_job(), Constraints(top=500), predictor=predictor)
     assert "too_little_gain" not in every.rejected
     merged = some.rejected["too_little_gain"]
-    assert len(every.front) == len(some.front) + merged > merged > 0
+    # The best of dated prices, and what is doubted less, may stand beside the front.
+    assert len(every.front) <= len(some.front) + merged <= len(every.front) + 2
+    assert merged > 0
 
 
 def test_alternatives_are_as_good_within_what_can_be_told(answer: Recommendation) -> None:

@@ -372,7 +372,7 @@ class RunsImport:
         counts = Counter(record.status for record in runs)
         told = ", ".join(f"{count} {status}" for status, count in counts.most_common())
         again = f", {replaced} of them again" if replaced else ""
-        typer.echo(f"{len(runs)} runs of {fmt} ({told}) in {target}{again}")
+        typer.echo(f"{len(runs)} runs ({told}) of {fmt} in {target}{again}")
         typer.echo("\n".join(records.words_of(run) for run in runs[:_TOLD]))
         nameless = sum(record.configuration[0].instance_type == records.UNKNOWN for record in runs)
         if nameless:

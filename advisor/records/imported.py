@@ -45,7 +45,7 @@ def words_of(run: RunRecord) -> str:
     unsaid = ", ".join(name for name, text in parts.items() if not text)
     is_step = run.time_kind == "step" or run.time_s is None
     took = "" if is_step else f"{seconds_text(run.time_s or 0.0)}; "
-    name = run.record_id.partition("/")[2]
+    name = run.record_id.partition("/")[2] or run.record_id
     return f"  {name}: {took}{said or 'its time alone'}" + (
         f" (not said: {unsaid})" if unsaid else ""
     )
