@@ -142,7 +142,7 @@ def test_the_verb_shows_each_and_warns_of_drift(runs: Path) -> None:
     assert sum(line.endswith("outside") for line in lines) == 3
     assert "3 of the last 5 real runs" in done.output
     assert "too short" in done.output
-    assert "advisor train models" in lines[-1]
+    assert "advisor train" in lines[-1]
     told = json.loads(runner.invoke(app, ["runs", "compare", "--json"]).output)
     assert [one["inside"] for one in told["runs"]].count(False) == 3
     assert told["drift"]["drifting"] is True
@@ -156,7 +156,7 @@ def test_recommending_warns_where_the_latest_drift(runs: Path) -> None:
     kept(runs, [3.0] * 4)
     done = runner.invoke(app, words)
     assert "of the last 7 real runs ended outside" in done.stderr
-    assert "advisor train models" in done.stderr
+    assert "advisor train" in done.stderr
 
 
 def test_one_run_alone_can_be_compared(runs: Path) -> None:

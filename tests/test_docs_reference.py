@@ -219,4 +219,5 @@ def test_the_targets_of_export_are_named_in_its_help() -> None:
     from advisor.export import TARGETS
 
     (to,) = (p for p in REFERENCE.options(REFERENCE.verbs()["export"]) if p.opts == ["--to"])
-    assert set(re.findall(r"[a-z]+", to.help.partition(": ")[2].partition(".")[0])) == {*TARGETS, "or"}
+    named = to.help.partition(": ")[2].partition(".")[0]
+    assert set(re.findall(r"[a-z]+", named)) == {*TARGETS, "or"}

@@ -257,7 +257,7 @@ def _tell_recipe(found: Recipe, holds: Mapping[str, Any], *, aside: bool) -> Non
     ``holds``: the answers, its own among them.
     """
     said = {name: value for name, value in found.answers.items() if holds.get(name) == value}
-    from advisor.words.pieces import wrapped
+    from advisor.words import wrapped
 
     flags = command_line(said).removeprefix("advisor recommend ")
     flags = re.sub(r" (?!--)", "\N{NO-BREAK SPACE}", flags)  # a flag and its value in one line

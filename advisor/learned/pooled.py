@@ -166,7 +166,7 @@ class Residuals:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contest:
+class RegionContest:
     """Errors of the answers and of what was learned in one region, on whole jobs left out."""
 
     region: str
@@ -184,7 +184,7 @@ class Contest:
         return gain >= _LEAST_GAIN and gain > self.gain_error
 
 
-def contests(region: Strings, job: Strings, before: Floats, after: Floats) -> tuple[Contest, ...]:
+def contests(region: Strings, job: Strings, before: Floats, after: Floats) -> tuple[RegionContest, ...]:
     """Return the contest of every region, from the absolute errors of runs, each left out."""
     found = []
     for name in sorted(set(region.tolist())):
@@ -196,7 +196,7 @@ def contests(region: Strings, job: Strings, before: Floats, after: Floats) -> tu
         gains = means[0] - means[1]
         spread = float(gains.std(ddof=1) / math.sqrt(len(jobs))) if len(jobs) > 1 else math.inf
         found.append(
-            Contest(
+            RegionContest(
                 region=name,
                 runs=int(here.sum()),
                 jobs=len(jobs),
@@ -208,13 +208,13 @@ def contests(region: Strings, job: Strings, before: Floats, after: Floats) -> tu
     return tuple(found)
 
 
-def judged(runs: Residuals) -> tuple[Contest, ...]:
+def judged(runs: Residuals) -> tuple[RegionContest, ...]:
     """Return how what the runs say does, region by region, on each job left out."""
     errors = np.abs(runs.residual), np.abs(runs.residual - runs.left_out())
     return contests(runs.places.region, runs.job, *errors)
 
 
-def contest_table(found: Sequence[Contest]) -> list[str]:
+def contest_table(found: Sequence[RegionContest]) -> list[str]:
     """Return the lines of a table of contests, by left-out jobs."""
     if not found:
         return []
@@ -227,7 +227,7 @@ def contest_table(found: Sequence[Contest]) -> list[str]:
     ]  # fmt: skip
 
 
-def _verdict(one: Contest) -> str:
+def _verdict(one: RegionContest) -> str:
     if one.is_won:
         return "learned"
     return "as before: one job" if one.jobs < 2 else "as before"

@@ -71,7 +71,7 @@ def _deepspeed(config: Config, said: Any) -> Facts:
     names = [one for one in ("bf16", "fp16") if own.keys.get(f"{one}.enabled") is True]
     rows |= {"zero": rows["zero"] or 0, "offload": parts or False}
     rows |= {"precision": names[0]} if names else {}
-    # What the arguments say is given to DeepSpeed (``Trainer.propagate_args_to_deepspeed``).
+    # What the arguments say is given to DeepSpeed (transformers' propagate_args_to_deepspeed).
     if "gradient_accumulation_steps" in config.keys:
         rows.pop("accumulation")
     return facts | {name: value for name, value in rows.items() if value is not None}
@@ -139,7 +139,7 @@ def with_accelerate(config: Config, path: str) -> None:
 def read(config: Config, facts: Facts) -> Facts:
     """Return what an argument file of TRL's or Hugging Face's scripts says."""
     is_trl = bool(_OF_TRL & config.keys.keys())
-    # transformers' own script cuts the joined texts (``run_clm.py``: ``group_texts``).
+    # transformers' own script cuts the joined texts (its group_texts).
     is_cut = "run_clm" in (config.text("script") or "")
     refuse_stage(config, config.text("rl", "trainer_type"), ("sft",))
     refuse_stage(config, "rewards" if _OF_REWARDS & config.keys.keys() else None, ())

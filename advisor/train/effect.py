@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from advisor import data
 from advisor.errors import ModelError
 from advisor.estimate import OWN_RUNS, Learned
-from advisor.learned import Contest, RunColumns, Stack, contests, evaluate, metrics, places_of_runs
+from advisor.learned import RegionContest, RunColumns, Stack, contests, evaluate, metrics, places_of_runs
 
 if TYPE_CHECKING:
     from advisor.learned import Problem, RunRegressor, TrainedModel
@@ -141,7 +141,7 @@ def beside_shipped(
 
 def by_region(
     asked: Problem, own: NDArray[np.bool_], fitted: TrainedModel, answers: Floats
-) -> tuple[Contest, ...]:
+) -> tuple[RegionContest, ...]:
     """Return the same by region: where the new model errs less than the shipped one."""
     records, logs, _ = _own_errors(asked, own, fitted, answers)
     if not records:

@@ -17,7 +17,7 @@ from advisor.collectors.derive import list_runs
 from advisor.errors import AdvisorError, UsageError
 from advisor.estimate import COST, OWN_RUNS, OwnModel, Predictor
 from advisor.jobs import Job, load_job
-from advisor.learned import Contest, contest_table
+from advisor.learned import RegionContest, contest_table
 from advisor.planners.core import PlanningError
 from advisor.quantities import percent_text, seconds_text
 from advisor.records import RunRecord
@@ -35,7 +35,7 @@ class Learning:
     """What the user's runs say before anything is written."""
 
     model: OwnModel | None
-    contests: Sequence[Contest]
+    contests: Sequence[RegionContest]
     has_nothing_for_trees: bool  # none of the user's runs is a record that they are fitted on
     before: list[Step] = field(default_factory=list)
     after: list[Step] = field(default_factory=list)
@@ -90,7 +90,7 @@ class Learning:
         return ["", *contest_table(self.contests), *told, *way_back]
 
 
-def won(contests: Iterable[Contest], learning: Learning | None) -> list[str]:
+def won(contests: Iterable[RegionContest], learning: Learning | None) -> list[str]:
     """Return the regions that a new model is kept for: where own runs alone say less."""
     kept = () if learning is None or learning.model is None else learning.model.kept
     return [one.region for one in contests if one.is_won and one.region not in kept]
@@ -145,7 +145,7 @@ def undo() -> list[str]:
     for name in _MODELS:
         shutil.rmtree(root / name, ignore_errors=True)
         if (before / name).is_dir():
-            (before / name).rename(root / name)
+            shutil.move(before / name, root / name)
     own = [name for name in _MODELS if (root / name).is_dir()]
     shutil.rmtree(before)
     return ["what answered before the last training does again: "

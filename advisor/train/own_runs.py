@@ -34,7 +34,7 @@ from advisor.estimate import (
     places_of_rows,
 )
 from advisor.jobs import Actual, Job, load_job
-from advisor.learned import Contest, Places, Residuals, RunColumns, judged, places_of_runs
+from advisor.learned import RegionContest, Places, Residuals, RunColumns, judged, places_of_runs
 from advisor.machines import model_day
 from advisor.planners.core import PlanningError
 from advisor.records import SOURCE, RunRecord, program_of
@@ -54,7 +54,7 @@ def own_residuals(runs: Path | None = None, records: Iterable[RunRecord] = ()) -
     )
 
 
-def learned_from(residuals: Residuals) -> tuple[OwnModel | None, tuple[Contest, ...]]:
+def learned_from(residuals: Residuals) -> tuple[OwnModel | None, tuple[RegionContest, ...]]:
     """Return what is kept of own runs, and the contest of every region; None where none is won."""
     found = judged(residuals)
     kept = tuple(one.region for one in found if one.is_won)

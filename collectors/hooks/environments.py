@@ -15,9 +15,8 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
-
-    from .session import Session
 
 MODULES = (
     "gym.core", "gym.vector.vector_env", "gymnasium.core", "gymnasium.vector.vector_env",
@@ -31,8 +30,8 @@ _COMPUTES = 0.3  # of its time, at the least
 class Environments:
     """What the environments of this process took so far."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, updates: Callable[[], int]) -> None:
+        self._updates = updates  # of the optimizer, until now
         self._wall_s = self._cpu_s = 0.0
         self._depth = 0
         # Updates, and seconds spent, where rounds began: the first two and the last.
@@ -74,7 +73,7 @@ class Environments:
         @functools.wraps(step)
         def timed(*args: Any, **named: Any) -> Any:
             if not self._depth:
-                self._begins(self._session.updates())
+                self._begins(self._updates())
             self._depth += 1
             begin_s, begin_cpu_s = time.perf_counter(), time.thread_time()
             try:

@@ -66,7 +66,7 @@ class Session(ProcessState):
         self.quick_id = 0
         self._chores = Chores(self, folder)
         self.gradients = GradientSampler(self)
-        self.environments = Environments(self)
+        self.environments = Environments(self.updates)
         self._ticks = [0] * len(fmt.CLOCKS)
         self._flags = 0
         self._noted: list[tuple[int, int, int, int, int, int, Any]] = []

@@ -59,6 +59,7 @@ def check_positive(subject: str, **amounts: ArrayLike | None) -> None:
     >>> check_positive("link", bytes_per_s=0.0)
     Traceback (most recent call last):
     advisor.planners.core.errors.PlanningError: link: bytes_per_s of 0 is out of range
+    give a positive number
     """
     for name, amount in amounts.items():
         # The usual case is one number: comparing it costs less than making it an array.

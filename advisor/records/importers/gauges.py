@@ -105,11 +105,18 @@ def _record(
 
 def _rows(path: Path) -> Iterator[dict[str, str]]:
     """Yield the readings by the names of their columns, their time under ``Time``."""
+    try:
+        yield from _cells(path)
+    except ValueError as error:
+        raise RunError(f"cannot read {path}: {error}", hint="log again, and leave it be") from error
+
+
+def _cells(path: Path) -> Iterator[dict[str, str]]:
     lines = opened(path).splitlines()
     names: list[str] = []
     if lines and "," in lines[0]:
         cells = bounded.csv_rows(lines, skipinitialspace=True)
-        names = [name.partition(" [")[0].strip() for name in next(iter(cells))]
+        names = [name.partition(" [")[0].strip() for name in next(iter(cells), [])]
         renamed = ["Time" if name == "timestamp" else name for name in names]
         yield from (dict(zip(renamed, row, strict=False)) for row in cells)
         return

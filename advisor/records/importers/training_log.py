@@ -46,6 +46,7 @@ _RUNTIME: Final = re.compile(rf"'train_runtime': '?{_N}")
 _STAMPED: Final = re.compile(
     r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?).*\b(?:step|iteration|iter):? +(\d+)"
 )
+_LONGEST: Final = 1_000  # characters of a line that says a step
 _ANSI: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -54,7 +55,8 @@ def read_log(path: Path, machines: Instances | None = None) -> list[RunRecord]:
 
     Raises RunError if no line of it says how long a step took.
     """
-    lines = _ANSI.sub("", opened(path)).replace("\r", "\n").splitlines()
+    text = _ANSI.sub("", opened(path)).replace("\r", "\n")
+    lines = [line for line in text.splitlines() if len(line) <= _LONGEST]
     said = {name: found for name, pattern, unit in reversed(_SAID)
             if (found := _numbers(lines, pattern, unit))}  # fmt: skip
     steps_s = _between(lines) or said.pop("step_s", [])
