@@ -418,11 +418,13 @@ _FORMS: Final[Sequence[tuple[str, Check]]] = (
 _NAMES: Final = {
     "best value": "best_value", "best": "best_value", "cheapest": "cheapest",
     "in a hurry": "fastest", "hurry": "fastest", "in time": "within_deadline",
+    "dated": "dated",
 }  # fmt: skip
 _RANGE: Final = r"[\d,.]+-[\d,.]+"
 _ROW: Final = re.compile(
     rf"(?P<best>[> ]) *(?P<row>\d*) +(?P<said>.*?) *(?P<time>{_TIME}) +(?P<times>{_RANGE})? +"
     rf"(?P<cost>free|{_USD})(?: +(?P<costs>{_RANGE}))?(?: +(?P<rate>[\d.,]+))?"
+    r"(?: +(?:by hand|[a-z]+))?(?: +(?:no day|\d{4}-\d\d-\d\d))?"
 )
 
 
