@@ -14,8 +14,8 @@ from .features import require_same as require_same
 from .guarded import Guarded as Guarded
 from .intervals import calibrate as calibrate
 from .pooled import PROCESSORS as PROCESSORS
-from .pooled import RegionContest as RegionContest
 from .pooled import Places as Places
+from .pooled import RegionContest as RegionContest
 from .pooled import Residuals as Residuals
 from .pooled import alike as alike
 from .pooled import contest_table as contest_table

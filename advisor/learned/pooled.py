@@ -184,7 +184,9 @@ class RegionContest:
         return gain >= _LEAST_GAIN and gain > self.gain_error
 
 
-def contests(region: Strings, job: Strings, before: Floats, after: Floats) -> tuple[RegionContest, ...]:
+def contests(
+    region: Strings, job: Strings, before: Floats, after: Floats
+) -> tuple[RegionContest, ...]:
     """Return the contest of every region, from the absolute errors of runs, each left out."""
     found = []
     for name in sorted(set(region.tolist())):

@@ -15,7 +15,15 @@ from numpy.typing import NDArray
 from advisor import data
 from advisor.errors import ModelError
 from advisor.estimate import OWN_RUNS, Learned
-from advisor.learned import RegionContest, RunColumns, Stack, contests, evaluate, metrics, places_of_runs
+from advisor.learned import (
+    RegionContest,
+    RunColumns,
+    Stack,
+    contests,
+    evaluate,
+    metrics,
+    places_of_runs,
+)
 
 if TYPE_CHECKING:
     from advisor.learned import Problem, RunRegressor, TrainedModel

@@ -34,7 +34,7 @@ from advisor.estimate import (
     places_of_rows,
 )
 from advisor.jobs import Actual, Job, load_job
-from advisor.learned import RegionContest, Places, Residuals, RunColumns, judged, places_of_runs
+from advisor.learned import Places, RegionContest, Residuals, RunColumns, judged, places_of_runs
 from advisor.machines import model_day
 from advisor.planners.core import PlanningError
 from advisor.records import SOURCE, RunRecord, program_of

@@ -108,7 +108,9 @@ def _rows(path: Path) -> Iterator[dict[str, str]]:
     try:
         yield from _cells(path)
     except ValueError as error:
-        raise RunError(f"cannot read {path}: {error}", hint="log again, and leave it be") from error
+        raise RunError(
+            f"cannot read {path}: {error}", hint="log again, and leave it be"
+        ) from error
 
 
 def _cells(path: Path) -> Iterator[dict[str, str]]:
