@@ -50,6 +50,11 @@ def _brought(url: str) -> Path:
     return pull_models(url)
 
 
+def own_runs_file(models: Path) -> Path:
+    """Return where a user's models hold what the own runs taught."""
+    return models / "own" / "residuals.json"
+
+
 def writable_models() -> Path:
     """Return ``own_models`` as a folder to write to.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
@@ -271,13 +271,20 @@ def test_nothing_is_written(team: Opened, tmp_path: Path, monkeypatch: pytest.Mo
 # The queue.
 
 
-def test_many_who_ask_the_same_are_answered_once() -> None:
-    asked = []
+def counting() -> tuple[list[Question], Callable[[Question, bool], Awaitable[bytes]]]:
+    """Return what was asked, and what answers it after a while."""
+    asked: list[Question] = []
 
     async def answer(question: Question, is_whole: bool) -> bytes:
         asked.append(question)
         await asyncio.sleep(0.01)
         return b"{}"
+
+    return asked, answer
+
+
+def test_many_who_ask_the_same_are_answered_once() -> None:
+    asked, answer = counting()
 
     async def ask_all() -> list[bytes]:
         desk = Desk(answer, at_once=2)
@@ -336,12 +343,7 @@ def test_the_full_queue_is_said_in_http() -> None:
 
 def test_ten_questions_of_two_hundred_people_are_ten_answers() -> None:
     """One process answers, and nobody is sent away."""
-    asked = []
-
-    async def answer(question: Question, is_whole: bool) -> bytes:
-        asked.append(question)
-        await asyncio.sleep(0.01)
-        return b"{}"
+    asked, answer = counting()
 
     async def ask_all() -> list[bytes]:
         desk = Desk(answer)

@@ -43,7 +43,6 @@ from .knowledge.learned import Learned as Learned
 from .knowledge.learned import direct_cost as direct_cost
 from .knowledge.learned import own_model as own_model
 from .knowledge.own_model import OwnModel as OwnModel
-from .knowledge.own_model import own_model_file as own_model_file
 from .knowledge.own_model import places_of_rows as places_of_rows
 from .knowledge.step_facts import facts_of as facts_of
 from .launch.frameworks import DATA_PARALLEL as DATA_PARALLEL

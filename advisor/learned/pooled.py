@@ -5,7 +5,8 @@ residual      r             ln(measured / answered) of a run, answered without a
 alike         R             correlation of two answers' errors: partial pooling
               k             covariance of the error that is asked for with those of the runs
 
-The errors are jointly normal, K = R s^2 with s = ``_LOG_SD``, and a run repeats to ``NOISE``.
+The errors are jointly normal, K = R s^2 with s = ``_LOG_SD``, and a run repeats to
+``jobs.ACTUAL_LOG_SD``.
 What is expected of an error is k (K + N)^-1 r (Rasmussen and Williams 2006, eqs. 2.25 and 2.26),
 so that runs that took what was answered move nothing, and one run moves others in part.
 
@@ -24,6 +25,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from advisor.jobs import ACTUAL_LOG_SD
 from advisor.learned.features import NAMES, RunColumns
 
 Floats = NDArray[np.float64]
@@ -38,7 +40,6 @@ _OF_ARCHITECTURE: Final = 0.7
 _OF_DEVICES: Final = 0.4
 _LENGTH: Final = 1.0  # over which jobs are alike, of ``planners.step.job_features``
 _LOG_SD: Final = 0.2  # of the answers' errors: as usual intervals say
-NOISE: Final = 0.03  # of a run's logarithm (``jobs.ACTUAL_LOG_SD``)
 _LEAST_GAIN: Final = 0.001  # of an error; errors are shown in tenths of a per cent
 _SIZES: Final = ((1e9, "below 1 Gflop"), (1e12, "1 Gflop to 1 Tflop"), (math.inf, "above 1 Tflop"))
 PROCESSORS: Final = "processors"
@@ -152,7 +153,7 @@ class Residuals:
         places, job = self.places.take(rows), self.job[rows]
         of_job = (1 - _SHARED) * (job[:, None] == job) * (places.region[:, None] == places.region)
         whole = alike(places, places) + of_job
-        whole[np.diag_indices_from(whole)] += (NOISE / _LOG_SD) ** 2
+        whole[np.diag_indices_from(whole)] += (ACTUAL_LOG_SD / _LOG_SD) ** 2
         inverse = np.linalg.inv(whole)
         return inverse, inverse @ self.residual[rows]
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from advisor.catalogue import (
     GBIT_BYTES,
@@ -395,11 +396,17 @@ def _usual_rdma_share(rate: float) -> float:
     return min(max(share, 0.0), 1.0)
 
 
+def network_latency_s(rdma_share: ArrayLike) -> NDArray[np.float64]:
+    """Return the latency of networks by how surely they have RDMA, geometric between the two."""
+    share = np.asarray(rdma_share, float)
+    return np.asarray(_RDMA_LATENCY_S**share * _NETWORK_LATENCY_S ** (1.0 - share))
+
+
 def _network_link(rate: float, rdma_share: float) -> Link:
     return Link(
         name="network",
         bytes_per_s=rate,
-        latency_s=_RDMA_LATENCY_S**rdma_share * _NETWORK_LATENCY_S ** (1.0 - rdma_share),
+        latency_s=float(network_latency_s(rdma_share)),
         rdma_share=rdma_share,
     )
 

@@ -27,7 +27,7 @@ from advisor.catalogue import (
 )
 from advisor.collectors.derive import advised_memory_bytes
 from advisor.jobs import Job
-from advisor.machines.cluster import ClusterGroup, machines_filled
+from advisor.machines.cluster import ClusterGroup, machines_filled, network_latency_s
 from advisor.machines.devices import cpu_device, processor_bytes_per_s, threads_per_core
 from advisor.planners.core import GIB, MIB, Device, Work
 from advisor.planners.memory import model_state
@@ -112,7 +112,7 @@ def catalogue_fleet(catalogue: Catalogue) -> TypeColumns:
         is_supported=supported,
         intra_bytes_per_s=_intra_bytes_per_s(catalogue),
         intra_latency_s=np.where(is_host, LATENCY_S["host"], LATENCY_S["nvlink"]),
-        network_latency_s=np.where(types.is_rdma, LATENCY_S["rdma"], LATENCY_S["ethernet"]),
+        network_latency_s=network_latency_s(types.is_rdma),
         rdma_share=types.is_rdma.astype(float),
         is_rented=True,
     )
@@ -182,7 +182,7 @@ def over_assumed_network(machines: TypeColumns, network: AssumedNetwork) -> Type
     return replace(
         machines,
         network_bytes_per_s=np.array([network.bytes_per_s]),
-        network_latency_s=np.array([LATENCY_S["rdma" if network.is_rdma else "ethernet"]]),
+        network_latency_s=network_latency_s([network.is_rdma]),
         is_rdma=np.array([network.is_rdma]),
         rdma_share=np.array([float(network.is_rdma)]),
         is_network_assumed=np.array([True]),
@@ -203,14 +203,13 @@ def one_type(
         "domain_machines": 1, "cpu_baseline": 1.0, "cpu_launch_h": 0.0, "network_log_sd": 0.0,
         "is_supported": True, "is_accelerated": device.kind != "cpu",
     }  # fmt: skip
-    latency_s = LATENCY_S["rdma"] ** rdma_share * LATENCY_S["ethernet"] ** (1.0 - rdma_share)
     return TypeColumns.filled(
         1,
         devices=Devices((device,)),
         per_node=per_node,
         intra_bytes_per_s=intra_bytes_per_s if per_node > 1 else np.inf,
         intra_latency_s=LATENCY_S["nvlink" if has_own_links else "host"],
-        network_latency_s=latency_s,
+        network_latency_s=network_latency_s(rdma_share),
         is_rdma=rdma_share == 1.0,
         rdma_share=rdma_share,
         core_speed=np.nan if core_speed is None else core_speed,

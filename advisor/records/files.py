@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any, TextIO, cast
 
 from advisor.answer import from_record, to_record
 from advisor.collectors import atomic, bounded
@@ -94,10 +95,13 @@ def from_row(row: Mapping[str, Any]) -> RunRecord:
         raise RunError(str(error), hint="see docs/formats.md") from error
 
 
+def unpacked(path: Path) -> IO[bytes]:
+    """Open a file to read what is in it, unpacked where it is packed."""
+    return cast("IO[bytes]", gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
+
+
 def _open(path: Path) -> TextIO:
-    if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8")
-    return path.open(encoding="utf-8")
+    return io.TextIOWrapper(unpacked(path), encoding="utf-8")
 
 
 def _parse_line(line: str, where: str) -> RunRecord:

@@ -5,13 +5,13 @@ Of a file the first kilobytes are looked at, and of a folder the names of what i
 
 from __future__ import annotations
 
-import gzip
 import re
 import zlib
 from pathlib import Path
 from typing import Final
 
 from advisor.errors import UsageError
+from advisor.records.files import unpacked
 
 _LOOKED_AT_BYTES: Final = 65_536
 # Format -> what lies in a folder of such runs. Of two that match the first is meant: the folder
@@ -86,7 +86,7 @@ def kind_of(path: Path) -> str:
 def _beginning(path: Path) -> str:
     """Return the beginning of a file, unpacked; of what cannot be read, nothing."""
     try:
-        with path.open("rb") as raw, gzip.open(raw) if path.suffix == ".gz" else raw as file:
+        with unpacked(path) as file:
             return file.read(_LOOKED_AT_BYTES).decode(errors="replace").removeprefix("\ufeff")
     except (OSError, EOFError, zlib.error):
         return ""

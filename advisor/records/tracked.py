@@ -8,19 +8,19 @@ with the command that installs it.
 
 from __future__ import annotations
 
-import gzip
 import importlib
 import zlib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from advisor.collectors import bounded
 from advisor.errors import RunError, pip_hint
+from advisor.records.files import unpacked
 from advisor.records.nouns import (
     Fact,
     Instances,
@@ -122,8 +122,8 @@ def opened(path: Path) -> str:
     Raises RunError if it cannot be read, or is larger.
     """
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            return bounded.read_bytes(cast("IO[bytes]", file)).decode("utf-8-sig", "replace")
+        with unpacked(path) as file:
+            return bounded.read_bytes(file).decode("utf-8-sig", "replace")
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise RunError(
             f"cannot read {path}: {error}", hint="name a file of fewer steps"

@@ -24,15 +24,7 @@ from advisor.catalogue import Catalogue
 from advisor.collectors import atomic
 from advisor.collectors.derive import list_runs
 from advisor.errors import AdvisorError, UsageError
-from advisor.estimate import (
-    Learned,
-    OwnModel,
-    Predictor,
-    own_model,
-    own_model_file,
-    place_of,
-    places_of_rows,
-)
+from advisor.estimate import Learned, OwnModel, Predictor, own_model, place_of, places_of_rows
 from advisor.jobs import Actual, Job, load_job
 from advisor.learned import Places, RegionContest, Residuals, RunColumns, judged, places_of_runs
 from advisor.machines import model_day
@@ -71,7 +63,7 @@ def learned_from(residuals: Residuals) -> tuple[OwnModel | None, tuple[RegionCon
 
 def save(model: OwnModel) -> Path:
     """Write what was learned where answers look."""
-    file = data.writable_models() / own_model_file().relative_to(data.own_models())
+    file = data.own_runs_file(data.writable_models())
     file.parent.mkdir(parents=True, exist_ok=True)
     record = {"schema_version": 1, **to_record(model)}
     atomic.write_bytes(file, (json.dumps(record) + "\n").encode())
@@ -86,9 +78,7 @@ def learned_at() -> str:
 
 def remove() -> None:
     """Forget what was learned: the runs no longer say it."""
-    (data.writable_models() / own_model_file().relative_to(data.own_models())).unlink(
-        missing_ok=True
-    )
+    data.own_runs_file(data.writable_models()).unlink(missing_ok=True)
 
 
 def _joined(places: Sequence[Places]) -> Places:

@@ -201,7 +201,7 @@ class Learned:
 
 def own_model() -> OwnModel | None:
     """Return what the user's own runs taught; None without, and nothing is imported for it."""
-    if not (data.own_models() / "own" / "residuals.json").is_file():
+    if not data.own_runs_file(data.own_models()).is_file():
         return None
     from advisor.estimate.knowledge.own_model import OwnModel
 

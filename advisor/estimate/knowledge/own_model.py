@@ -8,7 +8,6 @@ did better on jobs that were left out. A job with noted runs of its own starts f
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -26,8 +25,6 @@ from advisor.planners.core import Work
 from advisor.planners.step import job_features
 
 Integers = NDArray[np.int64]
-FOLDER: Final = "own"
-FILE: Final = "residuals.json"
 _MOST_NAMES: Final = 3  # of runs' jobs, in one line
 _CONVOLUTIONS: Final = ("convolution", "winograd", "depthwise")
 
@@ -47,7 +44,7 @@ class OwnModel:
 
         Raises ModelError if its file cannot be read.
         """
-        file = own_model_file()
+        file = data.own_runs_file(data.own_models())
         found = fitted(cls, file, train="models") if file.is_file() else None
         return found if found is not None and found.device_model == model_day() else None
 
@@ -92,11 +89,6 @@ class OwnModel:
         at = places_of_rows(job, job.work, fleet, columns.type_index[rows], columns.count[rows])
         inside = np.isin(at.region, self.kept)
         return rows[inside], at.take(inside)
-
-
-def own_model_file() -> Path:
-    """Return where it is kept."""
-    return data.own_models() / FOLDER / FILE
 
 
 def places_of_rows(

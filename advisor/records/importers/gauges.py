@@ -50,7 +50,7 @@ def read_nvidia_smi(path: Path, machines: Instances | None = None) -> list[RunRe
 
     Raises RunError if nothing was logged.
     """
-    rows = list(_rows(path))
+    rows = list(_rows(path, opened(path)))
     devices = {row[name] for row in rows for name in _DEVICE if name in row} or {""}
     name = next((row["name"] for row in rows if row.get("name")), "")
     seen = Instances(
@@ -65,9 +65,10 @@ def read_pidstat(path: Path, machines: Instances | None = None) -> list[RunRecor
 
     Raises RunError if nothing was logged.
     """
-    cores = re.search(r"\((\d+) CPU\)", opened(path)[:1000])
+    text = opened(path)
+    cores = re.search(r"\((\d+) CPU\)", text[:1000])
     seen = Instances(provider="", instance_type=UNKNOWN, vcpus=float(cores[1]) if cores else None)
-    return [_record("pidstat", path, list(_rows(path)), known_machines(seen, machines), 1)]
+    return [_record("pidstat", path, list(_rows(path, text)), known_machines(seen, machines), 1)]
 
 
 def _record(
@@ -103,18 +104,17 @@ def _record(
     )
 
 
-def _rows(path: Path) -> Iterator[dict[str, str]]:
+def _rows(path: Path, text: str) -> Iterator[dict[str, str]]:
     """Yield the readings by the names of their columns, their time under ``Time``."""
     try:
-        yield from _cells(path)
+        yield from _cells(text.splitlines())
     except ValueError as error:
         raise RunError(
             f"cannot read {path}: {error}", hint="log again, and leave it be"
         ) from error
 
 
-def _cells(path: Path) -> Iterator[dict[str, str]]:
-    lines = opened(path).splitlines()
+def _cells(lines: list[str]) -> Iterator[dict[str, str]]:
     names: list[str] = []
     if lines and "," in lines[0]:
         cells = bounded.csv_rows(lines, skipinitialspace=True)
