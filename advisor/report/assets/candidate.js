@@ -8,12 +8,12 @@ function drawCandidate() {
   const name = row.rank ? `#${row.rank}` : "here";
   fill("candidate",
     title("candidate", `${name}: ${words.machines}`),
-    element("p", { class: "quiet" }, `${words.inside}, ${words.where}`,
+    element("p", { class: "quiet" }, [words.inside, words.where, words.standing].filter(Boolean).join(", "),
       words.picked_as && element("span", { class: "badge aside" }, words.picked_as)),
     fold("numbers", "Its numbers", !isNarrow(), definitions([
       ["time", withBounds(words.time)], ["cost", withBounds(words.cost)],
       ["a step", withBounds(words.step)], ["throughput", words.throughput],
-      ["memory of a device", words.memory], ["price", priceText(row, words)], ...unitPairs(row.units),
+      ["memory of a device", words.memory], ["price", priceText(row)], ...unitPairs(row.units),
       ["missing the deadline", row.late_probability === null ? "" : `${percent(row.late_probability)} chance`],
     ])),
     fold("parts", "Where time and cost go", false,
@@ -26,9 +26,9 @@ function drawCandidate() {
 
 function withBounds([value, bounds]) { return bounds ? `${value} (${range(bounds)})` : value; }
 
-function priceText(row, words) {
+function priceText(row) {
   const bills = row.bills.map((bill) => `$${money(bill.price_usd_per_h)}/h ${bill.pricing}`);
-  return [...new Set(bills), words.standing].filter(Boolean).join(", ");
+  return [...new Set(bills)].join(", ");
 }
 
 function money(value) {
