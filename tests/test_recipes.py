@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from recipe_files import ACCELERATE, AXOLOTL, CASES, MEGATRON, ROWS, STARTS, TORCHTUNE, TRL
 from typer.testing import CliRunner
 
 from advisor.api import find_job
-from advisor.ask import Question
+from advisor.ask import ALIASES, ENTRIES, Question
 from advisor.catalogue import Catalogue
-from advisor.cli.program import app
+from advisor.cli.program import TYPED, app, load_verb
+from advisor.collectors.derive import list_runs
 from advisor.errors import UsageError
 from advisor.gate import read_task
 
@@ -235,6 +239,100 @@ def test_untied_embeddings_add_a_table() -> None:
     assert tied is not None
     assert untied is not None
     assert untied.parameters - tied.parameters == 64 * 1000
+
+
+SWITCHES: Final = sorted(
+    flag
+    for param in load_verb("recommend").params
+    if param.param_type_name == "option" and param.is_flag and "--help" not in param.opts
+    for flag in (*param.opts, *param.secondary_opts)
+)
+
+
+@given(before=st.lists(st.sampled_from(SWITCHES), max_size=6), place=st.integers(0, 6))
+@example(before=SWITCHES, place=len(SWITCHES))
+def test_a_file_is_the_same_wherever_it_stands_among_switches(
+    before: list[str], place: int
+) -> None:
+    where = min(place, len(before))
+    bare = read_words([*before[:where], "a.yml", *before[where:], "--offload", "--tokens", "1B"])
+    named = read_words(["--recipe", "a.yml", *before, "--offload", "--tokens", "1B"])
+    assert bare[0] == named[0]
+    assert named[0]["recipe"] == "a.yml"
+    # What an answer prints can be asked again, by this verb and by an export.
+    assert bare[1][:4] == ("advisor", "recommend", "--recipe", "a.yml")
+    assert read_words(list(bare[1][2:]))[0] == bare[0]
+
+
+@pytest.mark.parametrize("flag", SWITCHES)
+def test_the_footers_export_asks_the_same_question_behind_every_switch(flag: str) -> None:
+    given, typed = read_words([flag, "a.yml"])
+    if flag in ("--json", "--full"):  # of the answer, not of the question
+        return
+    exported = read_words(list(typed[2:]), "export")[0]
+    assert {n: v for n, v in given.items() if v is not None} == {
+        n: v for n, v in exported.items() if v is not None and n in given
+    }
+
+
+def read_words(words: list[str], verb: str = "recommend") -> tuple[dict[str, Any], Any]:
+    """Return what a verb's words are read as, and what an answer would print of them."""
+    command, before = load_verb(verb), TYPED.set(("advisor", verb, *words))
+    try:
+        params = command.make_context(verb, list(words)).params
+        return {n: v for n, v in params.items() if n in ENTRIES or n in ALIASES}, TYPED.get()
+    finally:
+        TYPED.reset(before)
+
+
+def test_a_python_script_is_recorded_once_then_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ADVISOR_RUNS", "runs")
+    Path("fit.py").write_text(
+        "import torch\nprint('of the script')\nm = torch.nn.Linear(8, 8)\n"
+        "o = torch.optim.SGD(m.parameters(), 0.1)\n"
+        "for _ in range(300):\n    m(torch.ones(4, 8)).sum().backward()\n    o.step()\n"
+    )
+    words = ["predict", "fit.py", "--gpu", "L4", "--json"]
+    first = RUN.invoke(app, words)
+    assert first.exit_code == 0, first.output
+    second = RUN.invoke(app, words)
+    answers = [json.loads(one.stdout) for one in (first, second)]
+    assert answers[0] == answers[1]
+    (run,) = list_runs()
+    assert "recording the script first: advisor profile fit.py" in first.stderr
+    assert second.stderr.splitlines() == [f"note: fit.py as recorded in {run.name}"]
+    Path("fit.py").write_text("raise SystemExit(3)")
+    os.utime("fit.py", (4e9, 4e9))
+    failed = RUN.invoke(app, words)
+    assert (failed.exit_code, failed.stdout) == (1, "")
+    assert isinstance(failed.exception, UsageError)
+    assert "exit code 3" in str(failed.exception)
+    with pytest.raises(UsageError, match="no script at other.py"):
+        RUN.invoke(app, ["predict", "other.py"], catch_exceptions=False)
+
+
+def test_a_file_that_starts_no_known_tool_is_told_how_to_record_it() -> None:
+    Path("fit.py").write_text("")
+    Path("run.sh").write_text("N=2\npython fit.py --lr $N\n")
+    Path("make.sh").write_text("make train\n")
+    for file, command in (("run.sh", "fit.py --lr 2"), ("make.sh", "-- bash make.sh")):
+        with pytest.raises(UsageError) as refused:
+            Question.read({"recipe": file})
+        assert f"advisor profile {command};" in refused.value.hint
+
+
+def test_fit_and_predict_ask_about_the_devices_that_a_file_starts() -> None:
+    write("axolotl.yml")
+    Path("job.sbatch").write_text(STARTS["job.sbatch"], encoding="utf-8")
+
+    def devices(*words: str) -> int:
+        done = RUN.invoke(app, ["fit", *words, "--json"])
+        return int(json.loads(done.stdout)["devices"])
+
+    assert devices("job.sbatch", "--gpu", "H100") == 16
+    assert devices("job.sbatch", "--on", "aws:p5.48xlarge") == 16
+    assert devices("job.sbatch", "--gpu", "H100", "--count", "2") == 2
+    assert devices("axolotl.yml", "--gpu", "H100") == 1
 
 
 def test_gate_judges_what_a_submission_starts() -> None:

@@ -168,6 +168,7 @@ class Recipe:
     answers: Facts
     notes: tuple[str, ...]
     needs: tuple[str, ...]  # names of options that the recipe has to say, or else a flag
+    devices: int | None = None  # that it starts on, where it or what starts it says so
 
     def check(self, answers: Mapping[str, Any]) -> None:
         """Refuse answers that lack what is needed; the hint has the flag."""
@@ -194,7 +195,10 @@ def recipe_of(config: Config, tool: str, name: str, facts: Facts) -> Recipe:
         notes.append(f"not understood, and left out: {', '.join(unknown[:12])}{more}")
     needs = tuple(n for n in _NEEDED if n in facts and facts[n] is None)
     needs += () if {"model", "layers", "cnn"} & facts.keys() else ("model",)
-    return Recipe(path=config.path, tool=name, answers=answers, notes=tuple(notes), needs=needs)
+    return Recipe(
+        path=config.path, tool=name, answers=answers, notes=tuple(notes), needs=needs,
+        devices=config.ranks or facts.get("ranks"),
+    )  # fmt: skip
 
 
 def _batch(config: Config, facts: Facts, answers: Facts) -> Iterator[str]:

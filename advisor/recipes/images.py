@@ -83,6 +83,7 @@ def read_ultralytics(config: Config, facts: Facts) -> Facts:
     return facts | {
         "cnn": None,
         "micro_batch": max(step // ranks, 1),
+        "ranks": len(devices) or None,
         "batch": step * max(round(nominal / step), 1),
         "total_steps": None,
     }

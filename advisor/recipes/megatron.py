@@ -163,6 +163,7 @@ def read_nanotron(config: Config, facts: Facts) -> Facts:
     return facts | {
         "vocabulary": _rounded(config, "model.", facts["vocabulary"], 1, facts["tp"]),
         "batch": each * copies,
+        "ranks": copies * facts["tp"] * facts["pp"] * (facts["cp"] or 1),
         "gradients": "fp32" if is_wide else "bf16",
         "zero": int(facts["zero"]),
         "schedule": facts["schedule"] if facts["pp"] > 1 else None,

@@ -616,10 +616,8 @@ def _export(pick: Record, command: Sequence[str], width: int) -> list[str]:
     if not (command and target):
         return []
     asked = [word for word in command[2:] if word != "--full"]
-    # A recipe's file stands first; where an export has its row.
-    recipe = ["--recipe"] if asked and not asked[0].startswith("-") else []
     rank = [str(pick["rank"])] if pick["rank"] else []
-    words = [command[0], "export", *rank, "--to", target, *recipe, *asked]
+    words = [command[0], "export", *rank, "--to", target, *asked]
     first, *rest = pieces.pasteable(words, width - _LABEL + 2)
     return [f"{'Export':<{_LABEL}}{first.strip()}", *(f"{'':{_LABEL - 2}}{x}" for x in rest)]
 
