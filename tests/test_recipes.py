@@ -21,6 +21,7 @@ from advisor.cli.program import TYPED, app, load_verb
 from advisor.collectors.derive import list_runs
 from advisor.errors import UsageError
 from advisor.gate import read_task
+from advisor.words.recommendation import _export
 
 RUN: Final = CliRunner()
 
@@ -264,15 +265,16 @@ def test_a_file_is_the_same_wherever_it_stands_among_switches(
     assert read_words(list(bare[1][2:]))[0] == bare[0]
 
 
-@pytest.mark.parametrize("flag", SWITCHES)
-def test_the_footers_export_asks_the_same_question_behind_every_switch(flag: str) -> None:
-    given, typed = read_words([flag, "a.yml"])
-    if flag in ("--json", "--full"):  # of the answer, not of the question
+@pytest.mark.parametrize("flag", [*SWITCHES, "--plot a.svg", "--cluster-trace t.csv"])
+def test_the_footers_export_asks_the_same_question_behind_every_flag(flag: str) -> None:
+    asked, typed = read_words([*flag.split(), "a.yml"])
+    if flag == "--json":  # no footer
         return
-    exported = read_words(list(typed[2:]), "export")[0]
-    assert {n: v for n, v in given.items() if v is not None} == {
-        n: v for n, v in exported.items() if v is not None and n in given
-    }
+    text = " ".join(_export({"rank": 1, "configuration": [{"provider": "here"}]}, typed, 200))
+    printed = text.split()
+    assert printed[:3] == ["Export", "advisor", "export"]
+    exported = read_words(printed[3:], "export")[0]
+    assert exported == {name: asked[name] for name in exported}
 
 
 def read_words(words: list[str], verb: str = "recommend") -> tuple[dict[str, Any], Any]:

@@ -25,13 +25,14 @@ class Config:
     """A recipe's keys by dotted names, with those that were read.
 
     ``path``: beside which the files lie that it names; ``ranks``: that whatever starts it says;
-    ``devices``: that it is started on where nothing says so.
+    ``devices``: that it is started on where nothing says so; ``rounds``: of a loop that starts it.
     """
 
     path: Path
     table: dict[str, Any]
     ranks: int | None = None
     devices: int | None = None
+    rounds: int = 1
     keys: Facts = field(default_factory=dict)
     read: set[str] = field(default_factory=set)
     asked: dict[str, str] = field(default_factory=dict)  # key: what its value leaves open
@@ -187,6 +188,8 @@ def recipe_of(config: Config, tool: str, name: str, facts: Facts) -> Recipe:
     """
     answers = {n: v for n, v in facts.items() if v is not None and n not in _MADE}
     notes = [*_batch(config, facts, answers), *_length(config, facts, answers)]
+    if config.rounds > 1:
+        notes.append(f"the first of {config.rounds} trainings that a loop starts")
     if config.asked:
         said = ", ".join(f"{key} ({value[:40]})" for key, value in config.asked.items())
         notes.append(f"left open, so that a flag must say it: {said}")

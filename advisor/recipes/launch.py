@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
-from advisor.recipes.shell import commands
+from advisor.recipes.shell import ROUNDS, commands
 from advisor.recipes.slurm import slurm_ranks
 from advisor.recipes.submissions import SHELLS
 from advisor.recipes.tables import tables
@@ -29,6 +29,7 @@ class Start:
     arguments: dict[str, Any]
     file: str | None
     ranks: int | None
+    rounds: int = 1  # of loops around it, of which this is the first
 
 
 def starts(
@@ -39,7 +40,8 @@ def starts(
     lines, known = commands(text, dict(given or {}))
     for words in list(lines):  # bash -c "torchrun ..."
         inner = (word for flag, word in pairwise(words) if flag in SHELLS)
-        lines += [one for word in inner for one in commands(word, known)[0]]
+        begun = words[:1] if words[0].startswith(ROUNDS) else []
+        lines += [[*begun, *one] for word in inner for one in commands(word, known)[0]]
     return [start for words in lines if (start := _start(words, asked)) is not None]
 
 
@@ -75,7 +77,7 @@ def _read(
         more["accelerate_config"] = str(accelerate)
     return Start(
         tool=tool, arguments=arguments | more, file=None if file is None else str(file),
-        ranks=_count(launcher, asked),
+        ranks=_count(launcher, asked), rounds=launcher.get(ROUNDS, 1),
     )  # fmt: skip
 
 

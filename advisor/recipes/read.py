@@ -14,7 +14,7 @@ from advisor.recipes.facts import Config, Recipe, recipe_of
 from advisor.recipes.launch import Start, starts
 from advisor.recipes.shell import commands
 from advisor.recipes.submissions import submitted
-from advisor.recipes.tables import tools
+from advisor.recipes.tables import shipped, tools
 from advisor.recipes.text import documents, read_text, table_in
 
 # As whom a file is read that is read as several: the tool whose keys the other's hold, too.
@@ -109,15 +109,17 @@ def _started(path: Path, found: list[Start], devices: int | None) -> Recipe:
         names = ", ".join(one.file or one.tool for one in found[:4])
         raise UsageError(f"{path} starts several trainings: {names}", hint="give one's recipe")
     start = found[-1]
-    config = Config(path=path, table=start.arguments, ranks=start.ranks, devices=devices)
+    started: Any = {"ranks": start.ranks, "devices": devices, "rounds": start.rounds}
+    config = Config(path=path, table=start.arguments, **started)
     if start.file is not None:
-        if (file := _beside(path, start.file)) is None:
+        file, known = _beside(path, start.file), shipped(start.tool).get(start.file)
+        if file is None and known is None:
             raise UsageError(
                 f"{path} starts {start.tool} with {start.file}, which is not here",
                 hint="give that file, or put it beside this one",
             )
-        table = table_in(file, start.arguments)
-        config = Config(path=file, table=table, ranks=start.ranks, devices=devices)
+        table = dict(known or {}) if file is None else table_in(file, start.arguments)
+        config = Config(path=file or path, table=table, **started)
         config.keys |= start.arguments
     if (accelerate := config.keys.pop("accelerate_config", None)) is not None:
         from advisor.recipes.hugging_face import with_accelerate

@@ -610,12 +610,19 @@ def _prices(pick: Record | None, rows: Sequence[Record]) -> str:
     return "; ".join(filter(None, (own, f"shown are {days}" if days else "")))
 
 
+# Flags of a recommendation that ``advisor export`` does not have: of its display, of own machines.
+_NOT_EXPORTED: Final = ("--full", "--plot", "--cluster", "--no-cluster")
+
+
 def _export(pick: Record, command: Sequence[str], width: int) -> list[str]:
     """Return how the pick is handed over: the question's own words, to what rents it."""
     target = pieces.target_of(pick)
     if not (command and target):
         return []
-    asked = [word for word in command[2:] if word != "--full"]
+    asked, is_asked = [], True
+    for word in command[2:]:  # a flag, or its value
+        is_asked = not word.startswith(_NOT_EXPORTED) if word.startswith("-") else is_asked
+        asked += [word] if is_asked else []
     rank = [str(pick["rank"])] if pick["rank"] else []
     words = [command[0], "export", *rank, "--to", target, *asked]
     first, *rest = pieces.pasteable(words, width - _LABEL + 2)
