@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -187,7 +188,7 @@ def recipe_of(config: Config, tool: str, name: str, facts: Facts) -> Recipe:
     set, its places, and whether samples are packed.
     """
     answers = {n: v for n, v in facts.items() if v is not None and n not in _MADE}
-    notes = [*_batch(config, facts, answers), *_length(config, facts, answers)]
+    notes = [*_model(config, answers), *_batch(config, facts, answers), *_length(config, facts, answers)]
     if config.rounds > 1:
         notes.append(f"the first of {config.rounds} trainings that a loop starts")
     if config.asked:
@@ -202,6 +203,19 @@ def recipe_of(config: Config, tool: str, name: str, facts: Facts) -> Recipe:
         path=config.path, tool=name, answers=answers, notes=tuple(notes), needs=needs,
         devices=config.ranks or facts.get("ranks"),
     )  # fmt: skip
+
+
+_IN_HUB_CACHE: Final = re.compile(r"models--([\w.-]+?)--([\w.-]+)")
+
+
+def _model(config: Config, answers: Facts) -> Iterator[str]:
+    """Name the model by its folder's name where that is on another machine; say so."""
+    said = str(answers.get("model") or "")
+    is_path = said.startswith((".", "/", "~")) or said.count("/") > 1
+    if is_path and not any(os.path.exists(one) for one in (said, config.path.parent / said)):
+        match = _IN_HUB_CACHE.search(said)
+        answers["model"] = "/".join(match.groups()) if match else Path(said).name
+        yield f"{said} is not here: the model is taken for what its folder is called"
 
 
 def _batch(config: Config, facts: Facts, answers: Facts) -> Iterator[str]:

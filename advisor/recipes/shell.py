@@ -16,9 +16,12 @@ from typing import Final
 _ASSIGNED: Final = re.compile(
     r"(?:export\s+|declare\s+(?:-\w+\s+)*|local\s+|readonly\s+)?([A-Za-z_]\w*)(\+?)=(.*)", re.S
 )
-_ARRAY: Final = re.compile(r"\$\{([A-Za-z_]\w*)\[[@*]\]\}")
+_ARRAY: Final = re.compile(r"(\"?)\$\{([A-Za-z_]\w*)\[[@*]\]\}\1")
 _BRACED: Final = re.compile(r"\$\{(\w+)(?::?[-=]([^{}]*))?\}")
 _BARE: Final = re.compile(r"\$([A-Za-z_]\w*)")
+_DEFAULT: Final = re.compile(r"\$\{(\w+):=([^{}]*)\}")
+# Where a command's output goes: > FILE, 2>&1, &.
+_REDIRECTED: Final = re.compile(r"(?<!\S)(?:[\d&]?>>?\s*(?:&\d|[^\s&]+)|&\s*$)")
 _SUM: Final = re.compile(r"\$\(\(([\d\s+*/()-]{1,80})\)\)")
 _TEXTS: Final = re.compile(r'\[\[?\s+"?([^"\s]*)"?\s*(==|=|!=|-eq|-ne)\s*"?([^"\s]*)"?\s+\]\]?')
 _EMPTY: Final = re.compile(r'\[\[?\s+(-n|-z)\s+"?([^"]*?)"?\s+\]\]?')
@@ -51,6 +54,7 @@ def commands(
     conditions: list[tuple[bool, bool]] = []  # conditions: is this branch followed, was any
     for statement in _statements(text):
         line = _ECHO.sub(r"\1", statement)
+        known = dict(_DEFAULT.findall(line)) | known
         word = line.split(None, 1)[0]
         if word in ("if", "elif", "else", "fi"):
             _branch(word, _expanded(line, known), conditions)
@@ -58,7 +62,7 @@ def commands(
             continue
         elif word in ("for", "while", "until"):
             match = _LOOP.fullmatch(line)
-            values = _words(_expanded(match[2].replace('"', ""), known)) if match else []
+            values = _words(_expanded(match[2], known)) if match else []
             values = [] if "$" in "".join(values) else values
             known |= {match[1]: values[0]} if match and values else {}
             rounds.append(max(len(values), 1))
@@ -79,7 +83,7 @@ def commands(
             said = _expanded(inside if is_sum else " ".join(_words(inside)), known)
             known[name] = f"{known.get(name, '')} {said}".strip() if adds else said
         else:
-            parts = re.split(r"\s*(?:&&|\|\||;(?!;)|\|)\s*", line)
+            parts = re.split(r"\s*(?:&&|\|\||;(?!;)|\|)\s*", _REDIRECTED.sub("", line))
             begun = [f"{ROUNDS}={math.prod(rounds)}"] if max(rounds, default=1) > 1 else []
             said = [words for part in parts if (words := _words(_expanded(part, known)))]
             found += [[*begun, *words] for words in said]
@@ -96,7 +100,7 @@ def _statements(text: str) -> Iterator[str]:
         if held and not line.strip():
             continue
         held += line.removesuffix("\\") + (" " if line.endswith("\\") else "\n")
-        is_array = re.match(r"\s*(?:export\s+)?\w+\+?=\(", held)
+        is_array = re.match(r"\s*(?:(?:export|declare|local|readonly)\s+(?:-\w+\s+)*)?\w+\+?=\(", held)
         is_open = held.count('"') % 2 or (held.count("'") % 2 and '"' not in held)
         if line.endswith("\\") or is_open or (is_array and not held.rstrip().endswith(")")):
             continue
@@ -127,7 +131,7 @@ def _expanded(text: str, known: dict[str, str]) -> str:
     """Return a text with the variables that are known; others stay as they are written."""
     for _ in range(_MOST_ROUNDS):
         before = text
-        text = _ARRAY.sub(lambda m: known.get(m[1], ""), text)
+        text = _ARRAY.sub(lambda m: known.get(m[2], ""), text)
         text = _BRACED.sub(
             lambda m: known[m[1]] if known.get(m[1]) else m[0] if m[2] is None
             else m[2].strip("\"'"), text,
