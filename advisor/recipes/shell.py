@@ -1,8 +1,8 @@
 """The commands of a shell script: words with the variables and arrays that the script sets.
 
 Only what launch scripts do is followed: assignments, arrays, defaults, sums of whole numbers,
-conditions on texts, and the first round of a loop over words; a condition on anything else is taken
-as it stands first. Nothing is run.
+conditions on texts, and the first round of a loop over words; a condition on anything else is
+taken as it stands first. Nothing is run.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ def commands(
         elif word == "done":
             rounds = rounds[:-1]
         elif match := _READ.fullmatch(line):
-            said = "".join(_words(_expanded(match["said"], known)))
+            value = "".join(_words(_expanded(match["said"], known)))
             names = match["names"].split()
-            known |= dict(zip(names, said.split(match["by"], len(names) - 1), strict=False))
+            known |= dict(zip(names, value.split(match["by"], len(names) - 1), strict=False))
         elif word in _KEYWORDS or word in ("echo", "printf"):
             continue
         elif (match := _ASSIGNED.fullmatch(line)) and (
@@ -85,14 +85,16 @@ def commands(
         else:
             parts = re.split(r"\s*(?:&&|\|\||;(?!;)|\|)\s*", _REDIRECTED.sub("", line))
             begun = [f"{ROUNDS}={math.prod(rounds)}"] if max(rounds, default=1) > 1 else []
-            said = [words for part in parts if (words := _words(_expanded(part, known)))]
-            found += [[*begun, *words] for words in said]
+            each = (_words(_expanded(part, known)) for part in parts)
+            found += [[*begun, *words] for words in each if words]
     return found, known
 
 
 def _statements(text: str) -> Iterator[str]:
     """Yield logical lines: continued ones joined, arrays and quoted texts whole, no comments."""
-    text = re.sub(r"(?<!<)<<-?\s*['\"]?(\w+)['\"]?.*?\n\1\b", "", text, flags=re.S)  # here-documents
+    text = re.sub(
+        r"(?<!<)<<-?\s*['\"]?(\w+)['\"]?.*?\n\1\b", "", text, flags=re.S
+    )  # here-documents
     text = re.sub(r";\s*(then|else|fi|do|done)\b", r"\n\1\n", text)
     held = ""
     for raw in text.splitlines():
@@ -100,7 +102,9 @@ def _statements(text: str) -> Iterator[str]:
         if held and not line.strip():
             continue
         held += line.removesuffix("\\") + (" " if line.endswith("\\") else "\n")
-        is_array = re.match(r"\s*(?:(?:export|declare|local|readonly)\s+(?:-\w+\s+)*)?\w+\+?=\(", held)
+        is_array = re.match(
+            r"\s*(?:(?:export|declare|local|readonly)\s+(?:-\w+\s+)*)?\w+\+?=\(", held
+        )
         is_open = held.count('"') % 2 or (held.count("'") % 2 and '"' not in held)
         if line.endswith("\\") or is_open or (is_array and not held.rstrip().endswith(")")):
             continue
