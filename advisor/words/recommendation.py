@@ -610,16 +610,21 @@ def _prices(pick: Record | None, rows: Sequence[Record]) -> str:
     return "; ".join(filter(None, (own, f"shown are {days}" if days else "")))
 
 
+# Flags of a recommendation that ``advisor export`` does not have: of its display, of own machines.
+_NOT_EXPORTED: Final = ("--full", "--plot", "--cluster", "--no-cluster")
+
+
 def _export(pick: Record, command: Sequence[str], width: int) -> list[str]:
     """Return how the pick is handed over: the question's own words, to what rents it."""
     target = pieces.target_of(pick)
     if not (command and target):
         return []
-    asked = [word for word in command[2:] if word != "--full"]
-    # A recipe's file stands first; where an export has its row.
-    recipe = ["--recipe"] if asked and not asked[0].startswith("-") else []
+    asked, is_asked = [], True
+    for word in command[2:]:  # a flag, or its value
+        is_asked = not word.startswith(_NOT_EXPORTED) if word.startswith("-") else is_asked
+        asked += [word] if is_asked else []
     rank = [str(pick["rank"])] if pick["rank"] else []
-    words = [command[0], "export", *rank, "--to", target, *recipe, *asked]
+    words = [command[0], "export", *rank, "--to", target, *asked]
     first, *rest = pieces.pasteable(words, width - _LABEL + 2)
     return [f"{'Export':<{_LABEL}}{first.strip()}", *(f"{'':{_LABEL - 2}}{x}" for x in rest)]
 
