@@ -34,6 +34,7 @@ REJECTED: Final = {
     "network_unknown": "have an unknown network (--known-network leaves them out)",
     "no_time_model": "have no time model",
     "cpu_baseline_unknown": "burst, and no page says which share of their processor lasts",
+    "too_few_vcpus": "have fewer vCPUs than GPUs, and every rank keeps one busy",
     "accelerator_not_supported": "have accelerators this script cannot use unchanged",
     "runs_on_one_machine": "are several machines for a program that runs on one",
     "recorded_step_uncertain": (
