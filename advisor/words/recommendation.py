@@ -209,6 +209,8 @@ _COMPLETIONS: Final = {
     "elastic-spot": ("elastic spot", "spot, elastic"),
     "spot-by-deadline": ("spot plan", "spot, on demand or waiting"),
 }
+# The same of machines under a commitment, by their way to pay.
+_COMMITTED: Final = {"reserved-1y": "1-year price", "reserved-3y": "3-year price"}
 _CHANGES: Final = 3
 # Rows of a screen.
 _ROWS: Final = 5
@@ -403,14 +405,13 @@ def _cells(
     time, times = hours_interval(one["training_time_h"])
     cost, costs = usd_interval(one["cost_usd"]) if one["cost_usd"]["high"] else ("free", "")
     usd_per_h = sum(part["price_usd_per_h"] * part["count"] for part in parts)
-    if by_gpu:
-        units = sum(part["count"] * part["accelerators_per_instance"] for part in parts)
-        usd_per_h = usd_per_h / units if units else 0.0
+    usd_per_h = pieces.unit_price(parts)[0] if by_gpu else usd_per_h
     machines = "this machine" if own else _computing(parts)
     where = list(dict.fromkeys(pieces.provider_name(part["provider"]) for part in parts))
     regions = dict.fromkeys(part["region"] for part in parts if part["region"] != "all-regions")
     paid, _ = _COMPLETIONS.get(one["completion"], (str(one["completion"] or ""), ""))
     where += [] if paid in ("on-demand", "") or own else [paid]
+    where += sorted({_COMMITTED[one] for one in _COMMITTED if one in {p["pricing"] for p in parts}})
     texts = (
         f"{'>' if name.startswith('best') else ' '}{one['rank'] or '':>2}", name,
         f"{machines} {_STAR}" if one["extrapolating"] else machines,
@@ -603,12 +604,10 @@ def _shared(record: Record, rows: list[Record]) -> str:
 
 
 def _prices(pick: Record | None, rows: Sequence[Record]) -> str:
-    """Say of which day the pick's price is and who rents it, and the days of the rows shown."""
-    own = "" if pick is None else pieces.standing_words(pick)
-    days = pieces.prices_words(rows)
-    if own.partition(",")[0].removeprefix("price ") == days.removeprefix("prices "):
-        return own
-    return "; ".join(filter(None, (own, f"shown are {days}" if days else "")))
+    """Say of which days the prices of the rows shown are, where that is not the pick's own."""
+    own = "" if pick is None else pieces.price_words(pick["configuration"])
+    days = pieces.prices_words(rows).removeprefix("prices ")
+    return "" if own.removeprefix("price ") == days else days
 
 
 def _export(pick: Record, command: Sequence[str], width: int) -> list[str]:
