@@ -62,7 +62,7 @@ class Listed:
         if any(np.isnan(prices.usd_per_h(one)).all() for one in request.committed):
             raise UsageError(
                 f"nobody states a price of a commitment of {request.commitment}",
-                hint="state yours: a rule `price` in overrides.csv, with pricing reserved-1y or -3y",
+                hint="state yours: a rule `price` in overrides.csv, pricing reserved-1y or -3y",
             )
         self.offers = predictor.catalogue.select(wanted)
         asked = AskedRows(

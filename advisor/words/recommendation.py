@@ -260,6 +260,8 @@ def text(
     shown = pieces.listed(record)
     head = [(line, False) for line in wrapped(job_line(record), width)]
     head += _choice(record, width)
+    if record.get("unoffered") and not (is_full or record["nearest"] or record["picks"]):
+        return head  # nothing was looked at that could be told of
     table = _table(record, shown, width, is_full=is_full)
     every = [*shown, record["here"]][: max(len(table) - 1, 0)]
     asked = partial(_named, record, width, command, is_full=is_full, is_screen=is_screen)
@@ -411,7 +413,8 @@ def _cells(
     regions = dict.fromkeys(part["region"] for part in parts if part["region"] != "all-regions")
     paid, _ = _COMPLETIONS.get(one["completion"], (str(one["completion"] or ""), ""))
     where += [] if paid in ("on-demand", "") or own else [paid]
-    where += sorted({_COMMITTED[one] for one in _COMMITTED if one in {p["pricing"] for p in parts}})
+    paid_so = {part["pricing"] for part in parts}
+    where += [said for pricing, said in _COMMITTED.items() if pricing in paid_so]
     texts = (
         f"{'>' if name.startswith('best') else ' '}{one['rank'] or '':>2}", name,
         f"{machines} {_STAR}" if one["extrapolating"] else machines,

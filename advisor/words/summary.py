@@ -135,6 +135,8 @@ def _unoffered(name: str, nearest: Sequence[str]) -> Claim:
         text = f"No provider in the catalogue offers {name}."
         if nearest:
             text += f" The nearest that is offered is {nearest[0]}: --gpus {nearest[0]}."
+    elif nearest and flag == "--cloud":
+        text = f"No offer satisfies {name}. Others have it: {flag} {' or '.join(nearest)}."
     elif nearest:
         text = f"No offer satisfies {name}. The nearest is {flag} {' or '.join(nearest)}."
     else:

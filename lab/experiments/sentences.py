@@ -441,7 +441,7 @@ _FORMS: Final[Sequence[tuple[str, Check]]] = (
     (rf"To meet the deadline with (?P<certainty>\d+) % certainty, take {_WITHIN}\.", _needs),
     (r"No provider in the catalogue offers (?P<name>.+?)\.(?: The nearest that is offered is "
      r"(?P<nearest>\S+): --gpus \S+\.)?", _unoffered),
-    (r"No offer satisfies (?P<name>--.+?)\.(?: The nearest is --\S+ (?P<nearest>\S+)"
+    (r"No offer satisfies (?P<name>--.+?)\.(?: (?:The nearest is|Others have it:) --\S+ (?P<nearest>\S+)"
      r"(?: or \S+| \(.+?\))*\.)?", _unoffered),
     (r"No input pipeline was seen: it must deliver (?P<rate>[\d.,e+]+) \w+/s"
      r"(?:, (?P<each>.+?) of a vCPU for each)?; profile the script with its loader\.", _unfed),
