@@ -315,6 +315,10 @@ _OTHERS: Final[Mapping[str, tuple[str, str]]] = {
         "they burst, and no page says which share of their processor lasts (the baseline)",
         "choose a type that does not burst, or one whose baseline is known: t3.micro",
     ),
+    "too_few_vcpus": (
+        "it has fewer vCPUs than ranks, and every rank keeps one busy",
+        "choose a type with a vCPU for each GPU",
+    ),
     "recorded_step_uncertain": (
         "its recorded step is too uncertain to estimate this machine",
         "profile it for longer (advisor profile --for 2m SCRIPT), or name another: "

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from advisor.answer import Alternative, Candidate, Configuration, ProbeAdvice
 from advisor.ask import Constraints
 from advisor.catalogue import Catalogue, OfferFilter
-from advisor.errors import AdvisorError
+from advisor.errors import AdvisorError, UsageError
 from advisor.estimate import (
     CODE,
     STATUSES,
@@ -58,7 +58,12 @@ class Listed:
         self.job, self.request, self.predictor = job, request, predictor
         self.renting, self.gain = Renting.of(request), request.least_gain_fraction
         self.work = commonly_run(job, request.space).work
-        wanted = request.offer_filter()
+        wanted, prices = request.offer_filter(), predictor.catalogue.prices
+        if any(np.isnan(prices.usd_per_h(one)).all() for one in request.committed):
+            raise UsageError(
+                f"nobody states a price of a commitment of {request.commitment}",
+                hint="state yours: a rule `price` in overrides.csv, pricing reserved-1y or -3y",
+            )
         self.offers = predictor.catalogue.select(wanted)
         asked = AskedRows(
             job=job, request=request, offers=self.offers, types=np.unique(self.offers.type_index),

@@ -307,7 +307,8 @@ class _EqualSearch(_Bounded):
         self.most_usd_per_h = most_usd_per_h
         self.prices = {
             one: self.asked.cheapest(
-                self.asked.offers.pricing == one, most_usd_per_h, self.usd_per_h
+                (self.asked.offers.pricing == "spot") == (one == "spot"),
+                most_usd_per_h, self.usd_per_h,
             )
             for one in ("on-demand", "spot")
         }
@@ -355,7 +356,7 @@ class _EqualSearch(_Bounded):
         is_alone = asked.for_best_value or asked.request.least_gain_fraction <= 0
         if is_alone or offers.is_dated.all():
             return
-        is_dated = offers.is_dated & (offers.pricing == "on-demand")
+        is_dated = offers.is_dated & (offers.pricing != "spot")
         price, _ = asked.cheapest(is_dated, self.most_usd_per_h, self.usd_per_h)
         rows = np.flatnonzero(np.isfinite(price) & np.isfinite(self.time_h))
         for _ in range(_DATED_ROUNDS):

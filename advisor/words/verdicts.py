@@ -65,7 +65,7 @@ def _numbers(one: Mapping[str, Any]) -> str:
     said = [] if one["training_time_h"] is None else [time_text(one)]
     said += [] if one["cost_usd"] is None else [cost_text(one)]
     if one["candidate"] is not None:
-        said += filter(None, [pieces.price_words(one["candidate"]["configuration"])])
+        said += filter(None, [pieces.standing_words(one["candidate"])])
     return f": {', '.join(said)}" if said else ""
 
 
