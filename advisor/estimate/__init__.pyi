@@ -42,6 +42,7 @@ from .knowledge.learned import OWN_RUNS as OWN_RUNS
 from .knowledge.learned import Learned as Learned
 from .knowledge.learned import direct_cost as direct_cost
 from .knowledge.learned import own_model as own_model
+from .knowledge.own_model import OWN_SCHEMA as OWN_SCHEMA
 from .knowledge.own_model import OwnModel as OwnModel
 from .knowledge.own_model import places_of_rows as places_of_rows
 from .knowledge.step_facts import facts_of as facts_of
