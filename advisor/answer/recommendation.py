@@ -101,6 +101,7 @@ class Recommendation(Recorded):
     run: str  # the recorded run, or the name of the job
     # the facts of the job that the numbers rest on, with where each comes from
     job: Mapping[str, Any]
+    serving: str = ""  # what serves a mixture of experts once it is trained, in words
     catalogue: Prices  # with the priced offers that the request admits
     predictor: Named
     considered: int  # candidates looked at: offers times counts

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from advisor.advice import serving_words
 from advisor.answer import Candidate, Named, Prices, ProposedChange, Recommendation
 from advisor.ask import Constraints as Request
 from advisor.catalogue import Catalogue
@@ -82,6 +83,7 @@ def recommend(
     found = Recommendation(
         run=job.name,
         job=job.facts(),
+        serving=serving_words(job, recording, predictor.catalogue, request),
         catalogue=Prices.of((*front, *nearest), len(ranked.offers.type_index)),
         predictor=Named(name=predictor.name, version=predictor.version),
         considered=ranked.considered,

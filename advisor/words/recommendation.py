@@ -555,6 +555,7 @@ def _named(
             )
             for number, one in enumerate(changes)
         ),
+        _line(2, "Serving", record["serving"], width),
         _line(3, "Assumed", "; ".join(assumed), width, most=None if is_full else 2),
         _line(7, "Steps", _shared(record, pieces.listed(record)), width),
         _line(2, _STAR, star, width),

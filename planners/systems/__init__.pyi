@@ -28,6 +28,7 @@ from .expert_caching import oracle as oracle
 from .expert_serving import CacheSize as CacheSize
 from .expert_serving import Mixture as Mixture
 from .expert_serving import cache_sizes as cache_sizes
+from .expert_serving import forecasts_that_win as forecasts_that_win
 from .expert_serving import gated_expert_bytes as gated_expert_bytes
 from .expert_serving import met_experts as met_experts
 from .expert_serving import smallest_within as smallest_within
