@@ -43,9 +43,11 @@ from advisor.planners.systems import (
     together,
     unrecorded_sizes,
 )
-from advisor.quantities import counted, digits, seconds_text, usd_text
+from advisor.quantities import digits, seconds_text, usd_text
 
 _FEWEST_TOKENS: Final = 64
+# Whatever is at hand serves smaller mixtures.
+_LEAST_BYTES: Final = GIB
 # Accesses that are replayed for each size and policy: a second of computing for all of them.
 _MOST_ACCESSES: Final = 48_000
 # What a token may take, by default, over what it takes with every expert on the device.
@@ -159,6 +161,8 @@ def serving_words(
     try:
         one = serving_advice(job, recording, Serving(), catalogue, constraints=limits).details
     except (AdvisorError, PlanningError):
+        return ""
+    if one["resident_memory_bytes"] < _LEAST_BYTES:
         return ""
     usd, kept = one["usd_per_million_tokens"], f"{one['cached']} of {one['experts']}"
     stays = f"{kept if one['cached'] < one['experts'] else 'all'} experts of a layer on it"
@@ -406,7 +410,7 @@ def _advice(
     if chosen.cached < mixture.experts:
         kept = f"{chosen.cached} of {mixture.experts} experts"
         size = f"{digits(chosen.memory_bytes / GIB)} GiB in place of {size}"
-        stay = f"{counted(chosen.cached, 'expert')} a layer: {_WORDS[chosen.policy]}"
+        stay = f"of each layer {chosen.cached} stay: {_WORDS[chosen.policy]}"
     name = "expert-cache" if trace is None else "expert-cache (recorded)"
     return Advice(
         **worded(

@@ -81,7 +81,7 @@ class ProposedChange(Recorded):
     """What the best value would become if one thing changed."""
 
     # ``"budget"``, ``"deadline"`` or the name of a cure of ``advisor.advice``; ``"device"`` and
-    # ``"ddp"``, which the answer assumes: what holds without
+    # ``"ddp"``, which the answer assumes: what holds without; ``"elastic"``, ``"unreleased"``
     name: str
     do: str
     training_time_h: Estimate

@@ -29,6 +29,7 @@ from advisor.rank.changes import (
 from advisor.rank.front import CONFIDENCE, LEAST_SPEED_UP, keeps, picks, shared_reasons
 from advisor.rank.listed import Listed
 from advisor.rank.renting import Renting
+from advisor.rank.schedules import elastic
 from advisor.words import claims_of
 
 __all__ = ["Request", "recommend"]
@@ -200,4 +201,5 @@ def _changes(
     )
     best, *others = by_worth((*several, *cured, *allowed)) or (None,)
     unowned = unreleased(job, request, predictor, rented, front)
-    return tuple(one for one in (best, *unowned, *others) if one is not None)
+    joining = elastic(job, request, predictor, rented, front)
+    return tuple(one for one in (best, *unowned, *joining, *others) if one is not None)

@@ -526,6 +526,8 @@ def _told(shown: list[Record], said: str) -> list[int]:
 _Named = tuple[int, list[str]]
 # Lines up to this order stand in any case.
 _ALWAYS: Final = 1
+# What is offered besides what can be listed stands before what a flag would change.
+_GIVES_WAY: Final = {"elastic": 4, "unreleased": 4}
 
 
 def _named(
@@ -551,7 +553,10 @@ def _named(
         _line(1, "Sure?", doubts, width),
         *(
             _line(
-                6 if number and is_screen else 1, "" if number else "Change", _change(one), width
+                _GIVES_WAY.get(one["name"], 6) if number and is_screen else 1,
+                "" if number else "Change",
+                _change(one),
+                width,
             )
             for number, one in enumerate(changes)
         ),

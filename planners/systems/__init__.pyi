@@ -36,7 +36,9 @@ from .expert_serving import together as together
 from .expert_serving import unrecorded_sizes as unrecorded_sizes
 from .free_shares import Shares as Shares
 from .free_shares import learn as learn
+from .gradient_noise import ASSUMED_NOISE as ASSUMED_NOISE
 from .gradient_noise import NoiseScale as NoiseScale
+from .gradient_noise import language_noise as language_noise
 from .gradient_noise import measured_noise as measured_noise
 from .hydrozoa import Billing as Billing
 from .hydrozoa import ElasticPlan as ElasticPlan

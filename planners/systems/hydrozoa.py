@@ -137,6 +137,8 @@ class WorkerScaling:
     # what the whole job takes besides its steps, over them, by count of workers: validation,
     # saves, failures, stalls. Empty for steps alone
     besides: tuple[float, ...] = ()
+    # devices of a worker, each of which computes at least one sample; 0 where that is unknown
+    devices: int = 0
 
     def __post_init__(self) -> None:
         for name, told in (("layouts", self.layouts), ("besides", self.besides)):
@@ -163,12 +165,12 @@ class WorkerScaling:
         return pause
 
     def steps_s(self, batch: Column) -> Column:
-        """Return the step time, shape (batches, workers) [s]."""
+        """Return the step time, shape (batches, workers); inf without a sample for each [s]."""
         counts = np.asarray(self.workers)
         waiting = 1.0 + self.spread_fraction * expected_maximum(counts)
         computing = self.step_s + self.sample_s * batch[:, None] / counts
         steps: Column = computing * waiting + np.asarray(self.sync_s)
-        return steps
+        return np.where(batch[:, None] < counts * self.devices, np.inf, steps)
 
     def whole_s(self, batch: Column) -> Column:
         """Return the same with what the whole job takes besides [s]."""
@@ -297,6 +299,9 @@ def elastic_plan(
         for picks in worker_paths([time for time, _ in tables], scaling.workers, pauses)
     ]
     # Quanta and start-ups can make a fixed count cheaper than what it approximates.
+    constant, fixed, elastic = (
+        [one for one in found if np.isfinite(one.time_s)] for found in (constant, fixed, elastic)
+    )
     front = _undominated(elastic + fixed)
     best = _within(front, deadline_s, budget_usd)
     if best is None:
