@@ -26,6 +26,7 @@ from .completion import restart_s as restart_s
 from .completion import steps_within as steps_within
 from .elastic import JobFigures as JobFigures
 from .elastic import PhaseRun as PhaseRun
+from .elastic import assumed_noise as assumed_noise
 from .elastic import figures_of as figures_of
 from .elastic import noise_over as noise_over
 from .elastic import over_phases as over_phases

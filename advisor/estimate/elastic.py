@@ -61,18 +61,20 @@ class JobFigures:
     vcpus: float = 0.0
     gib: float = 0.0
     accelerator: str = ""
-    # machine, row: that machine, by its name and in the catalogue
+    # machine, row: that machine, as ``provider:name`` and in the catalogue
     machine: str = ""
     row: int = -1
 
 
 def figures_of(
-    predictor: Predictor, job: Job, instance_type: str, workers: Sequence[int]
-) -> JobFigures:
+    predictor: Predictor, job: Job, instance_type: str, workers: Sequence[int],
+    batches: Sequence[float] = (),
+) -> JobFigures:  # fmt: skip
     """Return a job's figures on one type of machines: a worker is a machine.
 
     The step on one worker at two batches gives what does not depend on the batch and what a
     sample takes; what more workers add beyond their share and the slowest one's is their exchange.
+    Steps of its own batch and of ``batches`` are told one by one, as the estimate has them.
 
     Raises UsageError if the job has no steps, or the type cannot run it or is not sold on demand.
     """
@@ -105,6 +107,10 @@ def figures_of(
     spread = constants().with_spread(job.spread).scaling
     computing_s = (alone_s + sample_s * batch / counts) * straggling(counts, spread)
     sync_s = np.maximum(step_s - computing_s, 0.0)
+    told_s = {batch: tuple(step_s[runs].tolist())}
+    for size in (one for one in batches if one >= 1 and one == round(one) and one != batch):
+        other = replace(job, global_batch=round(size), total_steps=job.total_steps * batch / size)
+        told_s[float(size)] = tuple(np.nan_to_num(steps_s(other, counts[runs]), nan=np.inf))
     phases = max(round(job.epochs), 1)
     dataset = job.feed.dataset_samples
     if not job.epochs and dataset:
@@ -126,22 +132,22 @@ def figures_of(
             layouts=layouts if len(set(layouts)) > 1 else (),
             relayout_s=float(2.0 * job.state_bytes / link) if link > 0 else 0.0,
             besides=tuple(np.maximum(besides[runs], 0.0).tolist()),
-            devices=int(predictor.fleet.per_node[row.index]),
+            told_s=told_s,
         ),
         price_usd_per_h=float(offers.price_usd_per_h[place]),
         startup_s=float(done.before_s[0]),
         source=f"{job.name} on {row.name} ({row.provider})",
         noise=job.noise,
-        assumed_noise=_assumed_noise(job),
+        assumed_noise=assumed_noise(job),
         vcpus=float(row.vcpus or 0.0),
         gib=(row.memory_bytes or 0.0) / GIB,
         accelerator=(row.accelerator or "") if row.accelerator_count else "",
-        machine=row.name,
+        machine=f"{row.provider}:{row.name}",
         row=row.index,
     )  # fmt: skip
 
 
-def _assumed_noise(job: Job) -> tuple[float, ...]:
+def assumed_noise(job: Job) -> tuple[float, ...]:
     """Return the noise scale of a described language model that is trained whole [samples]."""
     work = job.work
     model = None if work is None else work.transformer
@@ -190,7 +196,7 @@ class PhaseRun:
     workers: int
     batch: float  # [samples]
     steps: float
-    time_h: float  # by the estimate of this very batch, the standstill before it included [h]
+    time_h: float  # the standstill of a resize included [h]
     commands: tuple[str, ...]  # how it is started; empty where nothing released does
 
 
@@ -215,15 +221,13 @@ def phase_runs(
         columns = predictor.step_columns(then, np.array([row]), np.array([workers]))
         if columns.status[0]:
             return ()
-        place = known.scaling.workers.index(workers)
-        planned_s = known.scaling.steps_s(np.array([batch]))[0, place]
         started, _ = commands(
             predictor.case(then), row, columns.layout(0), group=known.machine, nodes=workers,
             space=SPACE, script=script,
         )  # fmt: skip
         found.append(PhaseRun(
             workers=workers, batch=batch, steps=count,
-            time_h=taken_s * float(columns.step_s[0]) / planned_s / HOUR_S,
+            time_h=taken_s / HOUR_S,
             commands=tuple(one.text for one in started),
         ))  # fmt: skip
     return tuple(found)

@@ -1,11 +1,12 @@
 """Machines that join while a job trains, beside the best fixed number of them (Hydrozoa).
 
-Offered unasked where the schedule's bill is a tenth below the best fixed one of the same machines
-and below the choice's, in no more time; each of its phases is priced by the estimate of its batch.
+Offered unasked where the schedule's bill is a tenth below the best fixed number's of the types
+that are tried and below the choice's, in time. Every batch on every number is estimated.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -17,6 +18,7 @@ from advisor.estimate import (
     JobFigures,
     PhaseRun,
     Predictor,
+    assumed_noise,
     figures_of,
     noise_over,
     phase_runs,
@@ -24,7 +26,7 @@ from advisor.estimate import (
 )
 from advisor.jobs import NO_LENGTH, Job
 from advisor.planners.core import HOUR_S, PlanningError
-from advisor.planners.systems import ASSUMED_NOISE, Billing, Phase, Schedule, elastic_plan
+from advisor.planners.systems import ASSUMED_NOISE, Billing, ElasticPlan, Phase, elastic_plan
 from advisor.quantities import percent_text
 
 _LEAST_SAVING: Final = 0.1
@@ -39,12 +41,30 @@ def elastic(
 ) -> tuple[ProposedChange, ...]:  # fmt: skip
     """Return the cheapest schedule on a type of the front, where it saves enough."""
     rented = [one for one in (chosen, *front) if _is_plain(one)]
-    if job.work is None or job.total_source == NO_LENGTH or chosen not in rented:
+    is_known = job.noise is not None or assumed_noise(job)
+    if not is_known or job.total_source == NO_LENGTH or chosen not in rented:
         return ()
-    types = dict.fromkeys(_type(one) for one in rented)
-    found = [_scheduled(job, request, predictor, chosen, name) for name in [*types][:_TYPES]]
-    saving = [one for one in found if one is not None]
-    return tuple(sorted(saving, key=lambda one: one.cost_factor)[:1])
+    limit_h = request.deadline_h or chosen.training_time_h.value
+    names = [*dict.fromkeys(_type(one) for one in rented)][:_TYPES]
+    found = [_scheduled(job, request, predictor, name, limit_h) for name in names]
+    plans = [one for one in found if one is not None]
+    if not plans:
+        return ()
+    known, phases, plan = min(plans, key=lambda one: one[2].elastic.cost_usd)
+    fixed_usd = min((one.fixed.cost_usd for *_, one in plans if one.fixed), default=math.inf)
+    offer, count = chosen.configuration.parts[0]
+    now_h, usd = chosen.training_time_h.value, plan.elastic.cost_usd
+    factor = usd / (offer.price_usd_per_h * count * now_h)
+    runs = phase_runs(predictor, job, known, phases, plan.elastic)
+    is_worth = max(factor, usd / fixed_usd) <= 1.0 - _LEAST_SAVING
+    if not (runs and is_worth and plan.elastic.resizes):
+        return ()
+    time_h = plan.elastic.time_s / HOUR_S
+    return (ProposedChange(
+        name="elastic", do=_words(job, known, runs, 1.0 - usd / fixed_usd, limit_h),
+        training_time_h=chosen.training_time_h.scaled(time_h / now_h),
+        cost_usd=chosen.cost_usd.scaled(factor), time_factor=time_h / now_h, cost_factor=factor,
+    ),)  # fmt: skip
 
 
 def _is_plain(one: Candidate) -> bool:
@@ -58,69 +78,38 @@ def _type(one: Candidate) -> str:
 
 
 def _scheduled(
-    job: Job, request: Constraints, predictor: Predictor, chosen: Candidate, name: str
-) -> ProposedChange | None:
+    job: Job, request: Constraints, predictor: Predictor, name: str, limit_h: float
+) -> tuple[JobFigures, list[Phase], ElasticPlan] | None:
+    """Return the best schedule and the best fixed number on a type; None where none is in time."""
     provider, _, own = name.partition(":")
     sold = predictor.catalogue.select(OfferFilter(providers=(provider,), types=(own,)))
     counts = [n for n in request.counts if n <= sold.max_instances.max(initial=0)]
-    limit_h = request.deadline_h or chosen.training_time_h.value
+    size = float(job.global_batch)
+    batches = [size / 2**k for k in range(_HALVINGS + 1) if not size % 2**k]
     try:
-        known = figures_of(predictor, job, name, counts)
-        points = noise_over(known)
-        if not points or len(counts) < 2:
-            return None
-        phases = phases_of(known, points)
-        plan = elastic_plan(
-            phases, known.scaling, _billing(known), batch=known.batch,
-            batches=[known.batch / 2**k for k in range(_HALVINGS + 1) if not known.batch % 2**k],
+        known = figures_of(predictor, job, name, counts, batches)
+        phases = phases_of(known, noise_over(known))
+        billing = Billing(price_usd_per_h=known.price_usd_per_h, startup_s=known.startup_s)
+        return known, phases, elastic_plan(
+            phases, known.scaling, billing, batch=size, batches=batches,
             deadline_s=limit_h * HOUR_S, budget_usd=request.budget_usd,
         )  # fmt: skip
     except (AdvisorError, PlanningError):
         return None
-    if plan.fixed is None or not plan.elastic.resizes or (plan.saving_fraction or 0.0) <= 0:
-        return None
-    priced = [_priced(predictor, job, known, phases, one) for one in (plan.elastic, plan.fixed)]
-    (runs, time_h, usd), (_, _, fixed_usd) = priced
-    offer, count = chosen.configuration.parts[0]
-    now_h = chosen.training_time_h.value
-    factor = usd / (offer.price_usd_per_h * count * now_h) if offer.price_usd_per_h else 1.0
-    most = 1.0 - _LEAST_SAVING
-    if not runs or usd > most * fixed_usd or factor > most or time_h > limit_h:
-        return None
-    return ProposedChange(
-        name="elastic", do=_words(job, known, name, runs, 1.0 - usd / fixed_usd, limit_h),
-        training_time_h=chosen.training_time_h.scaled(time_h / now_h),
-        cost_usd=chosen.cost_usd.scaled(factor), time_factor=time_h / now_h, cost_factor=factor,
-    )  # fmt: skip
-
-
-def _billing(known: JobFigures) -> Billing:
-    return Billing(price_usd_per_h=known.price_usd_per_h, startup_s=known.startup_s)
-
-
-def _priced(
-    predictor: Predictor, job: Job, known: JobFigures, phases: Sequence[Phase], plan: Schedule
-) -> tuple[tuple[PhaseRun, ...], float, float]:
-    """Return the runs of a plan, their time [h] and bill [USD], by the estimate of each batch."""
-    runs = phase_runs(predictor, job, known, phases, plan)
-    taken_s = [HOUR_S * one.time_h for one in runs]
-    workers, batches = [one.workers for one in runs], [one.batch for one in runs]
-    found = Schedule.of(workers, batches, taken_s, _billing(known)) if runs else plan
-    return runs, found.time_s / HOUR_S, found.cost_usd
 
 
 def _words(
-    job: Job, known: JobFigures, name: str, runs: Sequence[PhaseRun], saved: float, limit_h: float
+    job: Job, known: JobFigures, runs: Sequence[PhaseRun], saved: float, limit_h: float
 ) -> str:
-    """Say how many work in which phase, what that rests on, and what prints how each is started."""
-    counts, batches = ([*dict.fromkeys(each)] for each in zip(
-        *((str(one.workers), f"{one.batch:g}") for one in runs), strict=True
-    ))  # fmt: skip
-    noise = "the recorded gradients' noise" if known.noise else ASSUMED_NOISE
+    """Say how many work in which phase, what that rests on, and what prints how to start each."""
+    counts = dict.fromkeys(str(one.workers) for one in runs)
+    batches = dict.fromkeys(f"{one.batch:g}" for one in runs)
+    sizes = f"batch {' > '.join(batches)}" if len(batches) > 1 else "its batch"
+    noise = "the recorded gradient noise" if known.noise else ASSUMED_NOISE
     asked = f"--run {job.name}" if job.measured is not None else "..."
     return (
-        f"{counts[0]} x {known.machine}, later {', then '.join(counts[1:])}, the batch from "
-        f"{batches[0]} to {batches[-1]}: {percent_text(saved)} below the best fixed number "
-        f"({noise}). advisor simulate elastic {asked} --on {name} --batches {','.join(batches)} "
-        f"--deadline {limit_h:.4g}h prints how to start each phase"
+        f"machines that join: {' > '.join(counts)} x {known.machine.partition(':')[2]}, {sizes}: "
+        f"{percent_text(saved)} below the best fixed number, by {noise}; how to start each: "
+        f"advisor simulate elastic {asked} --on {known.machine} --batches {','.join(batches)} "
+        f"--deadline {limit_h:.4g}h"
     )

@@ -71,7 +71,9 @@ def _known(asked: SimulateElastic) -> tuple[JobFigures, RunsOf]:
     question = asked.question
     predictor = Predictor(Catalogue.load(question.catalogue, overrides=question.overrides))
     job = job_of(question.job, question.setup, catalogue=lambda: predictor.catalogue)
-    known = figures_of(predictor, job, asked.on, counts)
+    known = figures_of(
+        predictor, job, asked.on, counts, _numbers("--batches", asked.batches)
+    )  # fmt: skip
     recording = recording_of(question.job)
     script = () if recording is None else recording.command
 
@@ -112,7 +114,7 @@ def planned(asked: SimulateElastic, known: JobFigures, runs: RunsOf = _no_runs) 
     """
     phases, scaling = _phases(asked, known), known.scaling
     if asked.spread is not None:
-        scaling = replace(scaling, spread_fraction=asked.spread)
+        scaling = replace(scaling, spread_fraction=asked.spread, told_s={})
     price = known.price_usd_per_h if asked.price is None else asked.price
     startup_s = asked.startup or known.startup_s
     rented = Billing(price_usd_per_h=price, quantum_s=asked.quantum, startup_s=startup_s)
@@ -133,7 +135,7 @@ def planned(asked: SimulateElastic, known: JobFigures, runs: RunsOf = _no_runs) 
         "batch": known.batch,
         **_phase_record(asked, known, phases),
         "price_usd_per_h": billing.price_usd_per_h,
-        "scaling": asdict(scaling),
+        "scaling": asdict(replace(scaling, told_s={})),
         "step_s": scaling.steps_s(np.array([known.batch]))[0].tolist(),
         "deadline_h": None if deadline_s is None else deadline_s / HOUR_S,
         "budget_usd": asked.budget,

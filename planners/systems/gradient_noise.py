@@ -42,8 +42,7 @@ _ENDS: Final = (0.05, 0.95)
 _PARAMETERS, _STEPS, _CRITICAL = (6.5e13, 0.077), (2.1e3, 0.76), (2.1e8, 0.21)
 _SUBSTEPS: Final = 1000
 ASSUMED_NOISE: Final = (
-    "assumed: the critical batch of language models trained from scratch, Kaplan et al. 2020, "
-    "arXiv 2001.08361"
+    "the assumed noise of language models trained from scratch (Kaplan, arXiv 2001.08361)"
 )
 
 

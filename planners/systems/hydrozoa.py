@@ -27,7 +27,7 @@ scale is measured by ``gradient_noise``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -137,8 +137,8 @@ class WorkerScaling:
     # what the whole job takes besides its steps, over them, by count of workers: validation,
     # saves, failures, stalls. Empty for steps alone
     besides: tuple[float, ...] = ()
-    # devices of a worker, each of which computes at least one sample; 0 where that is unknown
-    devices: int = 0
+    # the step of some batches on each count, where it was estimated: inf where none runs [s]
+    told_s: Mapping[float, tuple[float, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, told in (("layouts", self.layouts), ("besides", self.besides)):
@@ -165,12 +165,14 @@ class WorkerScaling:
         return pause
 
     def steps_s(self, batch: Column) -> Column:
-        """Return the step time, shape (batches, workers); inf without a sample for each [s]."""
+        """Return the step time, shape (batches, workers): as told, else by the law [s]."""
         counts = np.asarray(self.workers)
         waiting = 1.0 + self.spread_fraction * expected_maximum(counts)
         computing = self.step_s + self.sample_s * batch[:, None] / counts
         steps: Column = computing * waiting + np.asarray(self.sync_s)
-        return np.where(batch[:, None] < counts * self.devices, np.inf, steps)
+        for at, size in enumerate(batch.tolist()):
+            steps[at] = self.told_s.get(size, steps[at])
+        return steps
 
     def whole_s(self, batch: Column) -> Column:
         """Return the same with what the whole job takes besides [s]."""
