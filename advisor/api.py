@@ -209,8 +209,9 @@ def advised(
         said = cures_for(facts, sharing_with(beside, pairs), kept=kept)
     is_whole = recording is None or job.program is None or recording.status == "finished"
     return AdviceList(
-        run=job.name, now=facts.now, advice=said, meets_constraints=is_met, is_whole=is_whole
-    )
+        run=job.name, now=facts.now, advice=said, meets_constraints=is_met, is_whole=is_whole,
+        serving=advice.serving_words(job, recording, predictor.catalogue, limits),
+    )  # fmt: skip
 
 
 def recording_of(spec: JobSpec) -> Recording | None:

@@ -114,6 +114,7 @@ class AdviceList(Recorded):
     advice: tuple[Advice, ...]
     meets_constraints: bool = True  # whether the job as it is keeps what was asked for
     is_whole: bool = True  # False for a program that was stopped: times are of what was seen
+    serving: str = ""  # what serves a mixture of experts once it is trained, in words
 
     def __len__(self) -> int:
         """Return how many pieces of advice there are."""

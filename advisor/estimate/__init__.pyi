@@ -24,6 +24,14 @@ from .completion import on_demand as on_demand
 from .completion import on_spot as on_spot
 from .completion import restart_s as restart_s
 from .completion import steps_within as steps_within
+from .elastic import JobFigures as JobFigures
+from .elastic import PhaseRun as PhaseRun
+from .elastic import assumed_noise as assumed_noise
+from .elastic import figures_of as figures_of
+from .elastic import noise_over as noise_over
+from .elastic import over_phases as over_phases
+from .elastic import phase_runs as phase_runs
+from .elastic import phases_of as phases_of
 from .estimate import estimate_here as estimate_here
 from .estimate import estimate_on_gpu as estimate_on_gpu
 from .estimate import estimate_on_type as estimate_on_type

@@ -531,6 +531,8 @@ def _told(shown: list[Record], said: str) -> list[int]:
 _Named = tuple[int, list[str]]
 # Lines up to this order stand in any case.
 _ALWAYS: Final = 1
+# What is offered besides what can be listed stands before what a flag would change.
+_GIVES_WAY: Final = {"elastic": 3, "unreleased": 3}
 
 
 def _named(
@@ -556,10 +558,14 @@ def _named(
         _line(1, "Sure?", doubts, width),
         *(
             _line(
-                6 if number and is_screen else 1, "" if number else "Change", _change(one), width
+                _GIVES_WAY.get(one["name"], 6) if number and is_screen else 1,
+                "" if number else "Change",
+                _change(one),
+                width,
             )
             for number, one in enumerate(changes)
         ),
+        _line(2, "Serving", record["serving"], width),
         _line(3, "Assumed", "; ".join(assumed), width, most=None if is_full else 2),
         _line(7, "Steps", _shared(record, pieces.listed(record)), width),
         _line(2, _STAR, star, width),
