@@ -260,8 +260,12 @@ def recorded_setup(
     ``optimizers``: names of the classes; ``loss``: as the script names it, empty for no name.
     """
     weights: StoredWeights = "bf16" if deep.parameter_bytes < 3 * deep.parameters else "fp32"
-    trained_bytes = deep.gradient_bytes if deep.adapter_rank else 0  # what they stand beside is not
-    is_narrow = trained_bytes < 3 * deep.trainable_parameters if trained_bytes else weights == "bf16"
+    trained_bytes = (
+        deep.gradient_bytes if deep.adapter_rank else 0
+    )  # what they stand beside is not
+    is_narrow = (
+        trained_bytes < 3 * deep.trainable_parameters if trained_bytes else weights == "bf16"
+    )
     of_weights = 0.5 if is_narrow else 1.0
     kept = deep.optimizer_state_bytes / max(deep.trainable_parameters, 1) / of_weights
     known: tuple[tuple[float, Optimizer], ...] = (

@@ -20,6 +20,7 @@ from advisor.machines import whole_machines
 from advisor.rank.changes import (
     by_worth,
     changes,
+    changes_here,
     known_error,
     mixed,
     relaxed,
@@ -98,7 +99,7 @@ def recommend(
         shared_reasons=shared_reasons(front),
         changes=(
             _changes(ranked, rented, here, front, recording)
-            if with_changes and rented is not None
+            if with_changes and (rented is not None or chosen.get("best_value") == "here")
             else ()
         ),
         known_error=error,
@@ -173,7 +174,7 @@ def told(
 
 
 def _changes(
-    ranked: Listed, rented: Candidate, here: Candidate | None, front: tuple[Candidate, ...],
+    ranked: Listed, rented: Candidate | None, here: Candidate | None, front: tuple[Candidate, ...],
     recording: Recording | None,
 ) -> tuple[ProposedChange, ...]:  # fmt: skip
     """Return what would change the answer: the script, how it is paid, the limits that bind.
@@ -193,6 +194,8 @@ def _changes(
         rank = picked(rows, None, request).get("best_value")
         return next((one for one in rows if one.rank == rank), None)
 
+    if rented is None:  # this machine is the best value
+        return changes_here(job, request, predictor, recording=recording)
     # First while the job's search is at hand: other jobs take its place.
     several = mixed(request, rented, front, limited)
     allowed = relaxed(request, rented, front, ranked.rejected, limited)

@@ -188,7 +188,11 @@ def recipe_of(config: Config, tool: str, name: str, facts: Facts) -> Recipe:
     set, its places, and whether samples are packed.
     """
     answers = {n: v for n, v in facts.items() if v is not None and n not in _MADE}
-    notes = [*_model(config, answers), *_batch(config, facts, answers), *_length(config, facts, answers)]
+    notes = [
+        *_model(config, answers),
+        *_batch(config, facts, answers),
+        *_length(config, facts, answers),
+    ]
     if config.rounds > 1:
         notes.append(f"the first of {config.rounds} trainings that a loop starts")
     if config.asked:

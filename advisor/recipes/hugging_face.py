@@ -147,7 +147,10 @@ def with_accelerate(config: Config, path: str) -> None:
 def read(config: Config, facts: Facts) -> Facts:
     """Return what an argument file of TRL's or Hugging Face's scripts says."""
     script = config.text("script") or ""
-    is_trl = bool(_OF_TRL & config.keys.keys()) or script.rpartition("/")[2] in ("sft.py", "run_sft.py")
+    is_trl = bool(_OF_TRL & config.keys.keys()) or script.rpartition("/")[2] in (
+        "sft.py",
+        "run_sft.py",
+    )
     # transformers' own script cuts the joined texts (its group_texts).
     is_cut = "run_clm" in script
     refuse_stage(config, config.text("rl", "trainer_type"), ("sft",))

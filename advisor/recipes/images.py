@@ -84,12 +84,16 @@ def read_ultralytics(config: Config, facts: Facts) -> Facts:
             hint="say it in the file: batch=16",
         )
     step = int(batch or 16)
-    return facts | network | {
-        "micro_batch": max(step // ranks, 1),
-        "ranks": len(devices) or None,
-        "batch": step * max(round(nominal / step), 1),
-        "total_steps": None,
-    }
+    return (
+        facts
+        | network
+        | {
+            "micro_batch": max(step // ranks, 1),
+            "ranks": len(devices) or None,
+            "batch": step * max(round(nominal / step), 1),
+            "total_steps": None,
+        }
+    )
 
 
 def _side(facts: Facts) -> int | None:

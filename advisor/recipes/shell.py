@@ -92,7 +92,9 @@ def commands(
 
 def _statements(text: str) -> Iterator[str]:
     """Yield logical lines: continued ones joined, arrays and quoted texts whole, no comments."""
-    text = re.sub(r"(?<!<)<<-?\s*['\"]?(\w+)['\"]?.*?\n\1\b", "", text, flags=re.S)  # here-documents
+    text = re.sub(
+        r"(?<!<)<<-?\s*['\"]?(\w+)['\"]?.*?\n\1\b", "", text, flags=re.S
+    )  # here-documents
     text = re.sub(r";\s*(then|else|fi|do|done)\b", r"\n\1\n", text)
     held = ""
     for raw in text.splitlines():
@@ -100,7 +102,9 @@ def _statements(text: str) -> Iterator[str]:
         if held and not line.strip():
             continue
         held += line.removesuffix("\\") + (" " if line.endswith("\\") else "\n")
-        is_array = re.match(r"\s*(?:(?:export|declare|local|readonly)\s+(?:-\w+\s+)*)?\w+\+?=\(", held)
+        is_array = re.match(
+            r"\s*(?:(?:export|declare|local|readonly)\s+(?:-\w+\s+)*)?\w+\+?=\(", held
+        )
         is_open = held.count('"') % 2 or (held.count("'") % 2 and '"' not in held)
         if line.endswith("\\") or is_open or (is_array and not held.rstrip().endswith(")")):
             continue

@@ -571,13 +571,14 @@ def limits(record: Mapping[str, Any]) -> list[Text | Table]:
         said = (
             f"* {record['chosen']}: the cheapest of those that kill nobody and slow by at most "
             f"{percent_text(record['most_slower_fraction'])}; "
-            f"{percent_text(record['saved_fraction'])} less than the "
+            f"{percent_text(record['saved_fraction'], 1)} less than the "
             "peaks"
         )
     foot = (
         "Cores and GiB are reserved on average, unused is that less what is used (a job's mean); "
         "all done is when all have ended that begin together, those with limits of their own as "
-        "soon as these fit. KRR sets cores aside and throttles nobody."
+        "soon as these fit. USD/h is of an hour as recorded: what takes longer pays longer. KRR "
+        "sets cores aside and throttles nobody."
     )
     short = min(job["length_s"] for job in record["jobs"])
     if short < 300:

@@ -558,12 +558,12 @@ def _named(
         _line(1, "Sure?", doubts, width),
         *(
             _line(
-                _GIVES_WAY.get(one["name"], 6) if number and is_screen else 1,
-                "" if number else "Change",
+                (1, 2, _GIVES_WAY.get(one["name"], 6))[min(place, 2)] if is_screen else 1,
+                "" if place else "Change",
                 _change(one),
                 width,
             )
-            for number, one in enumerate(changes)
+            for place, one in enumerate(changes)
         ),
         _line(2, "Serving", record["serving"], width),
         _line(3, "Assumed", "; ".join(assumed), width, most=None if is_full else 2),
@@ -679,11 +679,13 @@ def _change(change: Record) -> str:
 
     def expected(one: Record) -> str:
         time, cost = one["training_time_h"]["value"], one["cost_usd"]["value"]
-        return f"{hours_text(time)}, {usd_text(cost)}"
+        return f"{hours_text(time)}, {usd_text(cost) if cost else 'free'}"
 
     line, pick = f"{expected(change)}: {change['do']}", change["pick"]
     if pick is None:
         return line
+    if expected(pick) == expected(change):
+        return f"{line}, on {_computing(pick['configuration'])}"
     machines = " + ".join(map(pieces.machine, pick["configuration"]))
     return f"{line} (the best value is then {machines}: {expected(pick)})"
 

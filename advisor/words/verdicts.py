@@ -94,19 +94,22 @@ def advice_text(
     """
     width, found = max(width, 40), record["advice"]
     head = _head(record, width)
+    notes = [line for one in record["notes"] for line in wrapped(one, width, indent="  ")]
+    notes = ["", *notes] if notes else []
     if not found:
-        return [*head, "", "The recording shows no change that would pay off."]
+        none = "The recording shows no change that would pay off."
+        return [*head, "", none, *notes]
     items = [_item(place, one, width) for place, one in enumerate(found, start=1)]
     title = f"{'':{_NUMBER}}{'change':{width - _NUMBER - 2 * _SAVED}}"
     title = f"{title}{'time saved':>{_SAVED}}{'cost saved':>{_SAVED}}"
-    foot = ["", "For the evidence and the lines to paste:"]
+    foot = [*notes, "", "For the evidence and the lines to paste:"]
     foot += pieces.pasteable([*command, "--explain", "1"], width)
     shown, room = len(items), None if most is None else most - len(head) - 2 - len(foot)
     if room is not None:
         while shown > 1 and sum(map(len, items[:shown])) > room:
             shown -= 1
     if shown < len(items):
-        foot.insert(1, f"{len(items) - shown} more: --full")
+        foot.insert(len(notes) + 1, f"{len(items) - shown} more: --full")
     return [*head, "", title, *(line for item in items[:shown] for line in item), *foot]
 
 
