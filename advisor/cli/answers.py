@@ -47,6 +47,7 @@ from advisor.ask import (
 )
 from advisor.cli.options import given_flags, predictor_of, print_json, put, run_argument, with_run
 from advisor.cli.terminal import check_drawable, is_terminal, show_plot, waiting
+from advisor.cli.typed import TYPED
 from advisor.collectors import atomic, derive
 from advisor.errors import DoesNotFitError, DoesNotRunError, UsageError
 
@@ -92,7 +93,6 @@ class Advise(Printed):
 
     def __call__(self) -> None:
         from advisor import api
-        from advisor.cli.program import TYPED
 
         asked = with_run(self.question, self.recorded)
         wanted = advice.Serving(
@@ -462,8 +462,6 @@ def _charts(record: Mapping[str, Any], plot: str | None) -> list[show.Chart]:
 
 def _show(question: Question, record: Mapping[str, Any], *, full: bool) -> None:
     from rich.console import Console
-
-    from advisor.cli.program import TYPED
 
     console = Console(highlight=False, soft_wrap=True)
     words.show_recommendation(record, console, full=full, command=TYPED.get())

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 import typer
 
-from advisor import catalogue, estimate
+from advisor import catalogue, estimate, machines
 from advisor.ask import (
     ALIASES,
     ENTRIES,
@@ -117,8 +117,8 @@ def _function(verb: Any, run: Callable[[Any], None] | None) -> Callable[..., Non
             file = values.pop(_FILE)
             values.pop(_FILE_ALONE.name, None)  # it was given its flag (``BareCommand``)
             given = {n: values.pop(n) for n in names}
-            if values.get("gpu") and given.get("recipe"):  # of predict and fit
-                given["ranks"] = given["ranks"] or values["count"]
+            if given.get("recipe") and given["ranks"] is None:
+                given["ranks"] = _asked_about(given, values)
             values["question"] = ask(
                 given, names=set(names) & ENTRIES.keys(), file=file,
                 is_told_aside=bool(values.get("as_json")),
@@ -210,14 +210,25 @@ def _completed(entry: Entry) -> dict[str, Any]:
     return {"autocompletion": offered}
 
 
+def _asked_about(given: Mapping[str, Any], values: Mapping[str, Any]) -> int | None:
+    """Return the devices that a verb is asked about, which a recipe may leave open."""
+    if given.get("cluster"):
+        cluster = machines.read_cluster(given["cluster"], _catalogue(given))
+        return sum(group.devices for group in cluster)
+    return values.get("count") if values.get("gpu") else None
+
+
 def _count(given: Mapping[str, Any], values: Mapping[str, Any]) -> int:
     """Return the accelerators or machines that a recipe is started on; 1 without."""
     devices = None if given["recipe"] is None else read_recipe(given).devices
     if devices is None or (on := values.get("on")) in (None, "here"):
         return devices or 1
-    prices = given.get("catalogue"), given.get("overrides")
-    known = catalogue.Catalogue.load(prices[0], overrides=prices[1])
-    return -(-devices // max(int(known.instance_type(on).accelerator_count), 1))
+    held = _catalogue(given).instance_type(on).accelerator_count
+    return -(-devices // max(int(held), 1))
+
+
+def _catalogue(given: Mapping[str, Any]) -> catalogue.Catalogue:
+    return catalogue.Catalogue.load(given.get("catalogue"), overrides=given.get("overrides"))
 
 
 def ask(

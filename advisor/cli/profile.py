@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperCommand
 
 from advisor.ask import OUTPUT, RATE, SECONDS_WITH_UNIT, argument, option
+from advisor.cli.typed import TYPED
 from advisor.collectors.errors import shell_line
 from advisor.errors import UsageError
 
@@ -185,8 +186,6 @@ def run_of(script: str) -> str:
 
     Raises UsageError if there is no such script, or it cannot be recorded.
     """
-    from advisor.cli.program import TYPED
-
     _command([script], None)
     if (found := _recorded(script)) is None:
         typer.echo(f"note: recording the script first: advisor profile {script}", err=True)

@@ -24,6 +24,7 @@ from typer.core import TyperCommand
 
 from advisor.ask import OFFLOAD_FLAG, PARTS, PLOT_FLAG
 from advisor.cli.profile import SCRIPTS
+from advisor.cli.typed import TYPED
 from advisor.collectors import atomic
 from advisor.errors import AdvisorError, UsageError
 
@@ -50,8 +51,6 @@ class BareCommand(TyperCommand):
 
         What an answer prints then names the file so, wherever it stood among the others.
         """
-        from advisor.cli.program import TYPED
-
         names = {one.name for one in self.params}
         valued = {f for one in self.params if not getattr(one, "is_flag", 0) for f in one.opts}
         alone = [

@@ -1,8 +1,8 @@
 """The commands of a shell script: words with the variables and arrays that the script sets.
 
 Only what launch scripts do is followed: assignments, arrays, defaults, sums of whole numbers,
-conditions on texts, and the first round of a loop over words; a condition on anything else is taken
-as it stands first. Nothing is run.
+conditions on texts, and the first round of a loop over words; a condition on anything else is
+taken as it stands first. Nothing is run.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ def commands(
         elif word == "done":
             rounds = rounds[:-1]
         elif match := _READ.fullmatch(line):
-            said = "".join(_words(_expanded(match["said"], known)))
+            value = "".join(_words(_expanded(match["said"], known)))
             names = match["names"].split()
-            known |= dict(zip(names, said.split(match["by"], len(names) - 1), strict=False))
+            known |= dict(zip(names, value.split(match["by"], len(names) - 1), strict=False))
         elif word in _KEYWORDS or word in ("echo", "printf"):
             continue
         elif (match := _ASSIGNED.fullmatch(line)) and (
@@ -85,8 +85,8 @@ def commands(
         else:
             parts = re.split(r"\s*(?:&&|\|\||;(?!;)|\|)\s*", _REDIRECTED.sub("", line))
             begun = [f"{ROUNDS}={math.prod(rounds)}"] if max(rounds, default=1) > 1 else []
-            said = [words for part in parts if (words := _words(_expanded(part, known)))]
-            found += [[*begun, *words] for words in said]
+            each = (_words(_expanded(part, known)) for part in parts)
+            found += [[*begun, *words] for words in each if words]
     return found, known
 
 

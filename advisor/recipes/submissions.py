@@ -47,14 +47,17 @@ def _dstack(table: Mapping[str, Any]) -> Submitted:
     match = re.search(r":(\d+)", str(gpu or ""))
     said = gpu.get("count") if isinstance(gpu, dict) else match[1] if match else None
     each, nodes = _whole(said, 1 if gpu else 0), _whole(table.get("nodes"), 1)
-    variables = _variables(table.get("env")) | {"DSTACK_GPUS_PER_NODE": str(each or 1), "DSTACK_NODES_NUM": str(nodes),
-                 "DSTACK_GPUS_NUM": str((each or 1) * nodes)}  # fmt: skip
+    variables = _variables(table.get("env")) | {
+        "DSTACK_GPUS_PER_NODE": str(each or 1), "DSTACK_NODES_NUM": str(nodes),
+        "DSTACK_GPUS_NUM": str((each or 1) * nodes),
+    }  # fmt: skip
     return ("\n".join(map(str, lines)), variables, each * nodes or None)
 
 
 def _kubernetes(table: Mapping[str, Any]) -> Submitted:
     """Read the last container's command; all containers' devices are counted."""
-    ranks, script, variables = 0, "", {}
+    ranks, script = 0, ""
+    variables: dict[str, str] = {}
     for replicas, spec in _containers(table, 1):
         said = [spec.get(name) for name in ("command", "args")]
         words = [str(one) for part in said if isinstance(part, list) for one in part]

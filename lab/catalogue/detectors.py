@@ -113,7 +113,8 @@ class Calls:
 def calls_of(config: dict[str, Any], size: str) -> Calls:
     """Return the calls of one size of a family."""
     depth, width, most = config["scales"][size]
-    made, outs = Calls(), []
+    made = Calls()
+    outs: list[tuple[int, int]] = []
     now = (1, 3)
     for sources, times, module, args in [*config["backbone"], *config["head"]]:
         count = max(round(times * depth), 1) if times > 1 else times
@@ -167,7 +168,7 @@ def parameters(calls: Calls) -> int:
 
 
 def _stated(text: str, size: str) -> str:
-    """Return the trained parameters that a file states beside a size; nothing where it does not."""
+    """Return the trained parameters that a file states beside a size; nothing where none."""
     match = re.search(rf"^ +{size}: .*?(\d{{6,}}) gradients", text, re.M)
     return match[1] if match else ""
 

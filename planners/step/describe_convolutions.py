@@ -40,7 +40,8 @@ _RELU: Final = ((2, 3), (1, 1))
 _POOL: Final = ((1, 1), (1, 1))
 # Of listed networks: what a passage is, and its passes.
 _PASSAGES: Final[dict[str, tuple[OperatorKind, Pair]]] = {
-    "p": ("reduction", (2, 2)), "a": ("elementwise", (SUM_PASSES, SUM_PASSES)), "k": ("copy", (2, 2)),
+    "p": ("reduction", (2, 2)), "k": ("copy", (2, 2)),
+    "a": ("elementwise", (SUM_PASSES, SUM_PASSES)),
 }  # fmt: skip
 _LONGEST_TEXT: Final = 2000
 _FORM: Final = "IMAGE:STEM:BLOCKSxWIDTH,...:KIND[:HIDDEN,...[:CLASSES]]"
@@ -139,7 +140,7 @@ class ListedNetwork:
     and stride: a convolution with normalisation and activation (``c``), without activation
     (``l``), the same channel by channel (``d``, ``e``), or with a bias alone (``b``); a passage
     over all channels: pooling in place (``p``), a sum (``a``), a copy (``k``); attention between
-    cells (``t``, its heads in place of channels out); the loss of ``width`` numbers a cell (``o``).
+    cells (``t``, its heads in place of channels out); the loss of so many numbers a cell (``o``).
     """
 
     image: int
@@ -229,7 +230,14 @@ class _Builder(BlockLedger):
         return out
 
     def listed(
-        self, image: int, name: str, share: int, channels: int, width: int, kernel: int, stride: int
+        self,
+        image: int,
+        name: str,
+        share: int,
+        channels: int,
+        width: int,
+        kernel: int,
+        stride: int,
     ) -> None:
         """Add a call of a listed network."""
         side, element = image // share, self.tally.element
