@@ -12,7 +12,7 @@ from advisor.advice import AdviceList, cures_for, facts_here, facts_on, sharing_
 from advisor.answer import Answer, Candidate, CompletionWay, Recommendation
 from advisor.ask import ENTRIES, JobSpec, LayoutRequest, Question, layout_space
 from advisor.catalogue import Catalogue
-from advisor.collectors.derive import find_run, latest_run, read_recording
+from advisor.collectors.derive import find_run, latest_run, read_recording, shortfall_of
 from advisor.collectors.format import Recording
 from advisor.errors import RunError, UsageError
 from advisor.estimate import (
@@ -196,9 +196,11 @@ def advised(
         else facts_on(predictor, job, chosen, recording, constraints=limits)
     )
     if facts is None:
+        seen = None if recording is None else shortfall_of(recording, is_length_given=True)
+        why, what = seen or ("", "")
         raise UsageError(
-            f"{job.name} cannot be estimated on this machine",
-            hint="name a machine: --on aws:g5.xlarge",
+            f"{job.name} cannot be estimated on this machine" + (f": {why}" if why else ""),
+            hint=what or "name a machine: --on aws:g5.xlarge",
         )
     facts = replace(facts, borrow_bytes_per_s=borrow)
     kept = () if borrow is None else ("borrow-memory",)
@@ -208,9 +210,12 @@ def advised(
         kept = ("share-device", "take-turns", *kept)
         said = cures_for(facts, sharing_with(beside, pairs), kept=kept)
     is_whole = recording is None or job.program is None or recording.status == "finished"
+    said, notes = advice.noted(said, facts)
     return AdviceList(
-        run=job.name, now=facts.now, advice=said, meets_constraints=is_met, is_whole=is_whole
-    )
+        run=job.name, now=facts.now, advice=said, meets_constraints=is_met, is_whole=is_whole,
+        serving=advice.serving_words(job, recording, predictor.catalogue, limits),
+        notes=notes,
+    )  # fmt: skip
 
 
 def recording_of(spec: JobSpec) -> Recording | None:

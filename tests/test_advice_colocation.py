@@ -14,6 +14,7 @@ from advisor.ask import Question
 from advisor.errors import UsageError
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
+from advisor.words import advice_text
 
 MakeJob = Callable[..., Job]
 
@@ -85,8 +86,8 @@ def test_two_that_fill_the_device_share_it_as_published(
     """Two ResNet-50 on a V100: 226 images/s alone, 116 each together (SwitchFlow)."""
     job = replace(make_job(global_batch=32, workers=8), name="own")
     other = replace(job, name="other")
-    found = api.advised(job, Question(), on="aws:g5.xlarge", beside=other, predictor=predictor)
-    ways = {one.name: one for one in found if one.source == "colocation"}
+    facts = facts_on(predictor, job, predictor.predict(job, "aws:g5.xlarge"))
+    ways = {one.name: one for one in neighbours.beside_run(facts, other)}
     assert set(ways) == {"share-device", "take-turns"}
     assert "waits" in ways["take-turns"].condition
     for one in ways.values():
@@ -127,6 +128,25 @@ def test_another_run_is_named_and_judged_even_where_it_does_not_pay(
     assert one.time_factor * one.cost_factor > 0.9  # two that fill it: no gain
     with pytest.raises(UsageError, match="cannot share a device"):
         api.advised(own, Question(), on="aws:m5.4xlarge", beside=other, predictor=predictor)
+
+
+def test_what_loses_time_and_gains_nothing_is_no_change(
+    make_job: MakeJob, predictor: Predictor
+) -> None:
+    """It was asked about, so that it is said, with what it would cost."""
+    own = replace(make_job(global_batch=32, workers=8), name="own")
+    other = replace(own, name="other")
+    found = api.advised(own, Question(), on="aws:g5.xlarge", beside=other, predictor=predictor)
+    for one in found:
+        saved = [part.value for part in (one.time_saved_h, one.cost_saved_usd) if part is not None]
+        assert not saved or max(saved) > 0, one.name
+    assert "take-turns" not in {one.name for one in found}
+    (said,) = found.notes
+    assert said.startswith("Does not pay (")
+    assert "Take turns on the device with run other" in said
+    lines = advice_text(found.to_record())
+    assert said in " ".join(" ".join(lines).split())
+    assert not any("-$0" in line or "-$-" in line for line in lines)
 
 
 @pytest.mark.parametrize("steps", [1e2, 1e4, 1e6, 1e8])

@@ -18,12 +18,14 @@ from advisor.advice import cures, machines, neighbours
 from advisor.advice.asking import facts_here, facts_on
 from advisor.advice.facts import Advice, Facts
 from advisor.ask import Constraints
+from advisor.catalogue import Catalogue, resource_prices
 from advisor.collectors.format.recording import StepTime, TouchedReading
 from advisor.errors import RunError
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job, Program
 from advisor.planners.core.errors import GIB
 from advisor.planners.systems.working_set import MOST_LOSS
+from advisor.quantities import usd_text
 from advisor.words.verdicts import advice_text
 
 MakeJob = Callable[..., Job]
@@ -67,6 +69,20 @@ def test_untouched_memory_is_offered_with_its_loss(facts: Facts) -> None:
     # 1.5 of 8 cores are the larger share once 6.9 of 16 GiB are given back.
     assert found.cost_factor == pytest.approx((1.5 / 8) / (8 / 16), rel=0.02)
     assert "MemoryHigh=1127M" in found.how.text
+
+
+def test_what_others_may_have_is_priced_as_clouds_price_memory(facts: Facts) -> None:
+    (found,) = said(facts, touched=COLD)
+    each = resource_prices(Catalogue.load(with_overrides=False))
+    gib = found.details["harvested_bytes"] / GIB
+    worth = found.details["worth_usd_per_h"]
+    assert worth == pytest.approx(gib * each["usd_per_gib_h"], rel=0.05)
+    assert f"worth {usd_text(worth)} an hour" in found.change
+    assert each["source"] in found.rests_on
+    unpriced = replace(facts, resource_prices=dict)
+    (found,) = said(unpriced, touched=COLD)
+    assert "not known" in found.rests_on
+    assert "worth" not in found.change
 
 
 def test_it_is_said_however_weak_and_under_all_advice(facts: Facts) -> None:

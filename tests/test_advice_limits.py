@@ -10,7 +10,7 @@ from advised import readings, recorded
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.advice import machines
+from advisor.advice import cures, machines
 from advisor.advice.asking import facts_here, facts_on, family
 from advisor.advice.facts import Facts
 from advisor.ask import Constraints
@@ -75,6 +75,21 @@ def test_nothing_is_said_without_evidence(facts: Facts) -> None:
         recorded(facts, readings=readings(1.0, 15.9 * GIB)),
     )
     assert [one for case in silent for one in machines.advise_rightsizing(case)] == []
+
+
+def test_what_cannot_be_told_is_said_with_what_was_measured(facts: Facts) -> None:
+    noisy = {
+        "5 readings, 20 are needed": {"readings": readings(1.0, GIB, seconds=2)[:5]},
+        "a quota took 500 ms": {"throttling": (Throttling(begin_s=0, end_s=1, throttled_s=0.5),)},
+        "waiting 30 % of the time, and over 10 %": {"contention": 0.3},
+    }
+    for said, seen in noisy.items():
+        case = recorded(facts, **seen)
+        assert said in machines.untold(case.recording)
+        _, (note,) = cures.noted((), case)
+        assert note.startswith("Limits of cores and memory cannot be told: ")
+        assert said in note
+    assert cures.noted((), recorded(facts)) == ((), ())
 
 
 def rented(make_job: MakeJob, machine: str) -> Facts:

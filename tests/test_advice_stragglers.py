@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from advised import recorded
 
+from advisor import api
 from advisor.advice import slow_ranks
 from advisor.advice.asking import facts_here
 from advisor.advice.facts import Facts
@@ -17,6 +19,7 @@ from advisor.estimate.predictor import Predictor
 from advisor.jobs.from_recording import rank_spread
 from advisor.jobs.job import Job
 
+SYSTEMS = Path(__file__).parent / "golden" / "systems"
 MakeJob = Callable[..., Job]
 
 
@@ -132,3 +135,14 @@ def test_the_spread_of_ranks_is_read_where_nobody_else_used_the_machine(facts: F
     assert rank_spread(replace(calm, contention=0.3)) is None
     assert rank_spread(replace(calm, ranks=unlike[:1])) is None
     assert rank_spread(replace(calm, ranks=series([0.1, 0.3], steps=20))) is None
+
+
+def test_near_duplicates_are_named_with_the_size_of_a_sample(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without a loader a sample is as wide as the widest input of a layer: 512 numbers."""
+    monkeypatch.setenv("ADVISOR_RUNS", str(SYSTEMS))
+    found = {one.name: one for one in api.advise("pair", on="here")}
+    one = found["drop-near-duplicates"]
+    assert "samples of 2,048 bytes" in one.condition
+    assert max(one.details["batches"]) == 64

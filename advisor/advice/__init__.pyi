@@ -1,12 +1,17 @@
 from .asking import facts_here as facts_here
 from .asking import facts_on as facts_on
+from .cures import FASTER as FASTER
+from .cures import FEEDING as FEEDING
 from .cures import cures_for as cures_for
+from .cures import noted as noted
 from .cures import sharing_with as sharing_with
 from .experts import Serving as Serving
 from .experts import serving_advice as serving_advice
+from .experts import serving_words as serving_words
 from .facts import Advice as Advice
 from .facts import AdviceList as AdviceList
 from .facts import Facts as Facts
 from .machines import pasted as pasted
+from .machines import untold as untold
 from .machines import usage_of as usage_of
 from .neighbours import read_pairs as read_pairs

@@ -55,6 +55,7 @@ def facts_here(
     return Facts(
         job=job, recording=recording, now=now, ask=ask, constraints=limits,
         modelled=cache(partial(look, job, is_changed=True)),
+        resource_prices=partial(_prices, predictor.catalogue),
     )  # fmt: skip
 
 
@@ -89,7 +90,14 @@ def facts_on(
     return Facts(
         job=job, recording=recording, now=chosen, ask=ask,
         constraints=constraints or Constraints(), smaller=smaller,
+        resource_prices=partial(_prices, predictor.catalogue),
     )  # fmt: skip
+
+
+def _prices(catalogue: Catalogue) -> dict[str, Any]:
+    from advisor.catalogue import resource_prices  # asked seldom
+
+    return resource_prices(catalogue)
 
 
 def family(name: str) -> str:

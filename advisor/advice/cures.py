@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Final
 from advisor.advice import feeding, machines, neighbours, step
 from advisor.advice.facts import Advice, Facts
 from advisor.jobs import Job
+from advisor.quantities import hours_text, usd_text
 
 if TYPE_CHECKING:
     from advisor.planners.systems import MeasuredPair
 
-__all__ = ["SOURCES", "Advice", "Facts", "cures_for", "sharing_with"]
+__all__ = ["FASTER", "FEEDING", "SOURCES", "Advice", "Facts", "cures_for", "sharing_with"]
 
 
 def _stragglers(facts: Facts) -> Iterable[Advice]:
@@ -29,16 +30,20 @@ def _stragglers(facts: Facts) -> Iterable[Advice]:
     return slow_ranks.advise_stragglers(facts)
 
 
+# What mends the feed of a job that waits for data.
+FEEDING: Final[tuple[Callable[[Facts], Iterable[Advice]], ...]] = (
+    feeding.advise_feeding,
+    feeding.advise_data_reuse,
+)  # fmt: skip
 # One line a source, in any order: what is strongest is said first.
 SOURCES: Final[tuple[Callable[[Facts], Iterable[Advice]], ...]] = (
     step.advise_software,
     step.advise_optimizers,
     step.advise_batches,
-    feeding.advise_feeding,
+    *FEEDING,
     feeding.advise_chores,
     machines.advise_machines,
     step.advise_described,
-    feeding.advise_data_reuse,
     neighbours.advise_colocation,
     machines.advise_rightsizing,
     machines.advise_borrowing,
@@ -46,6 +51,12 @@ SOURCES: Final[tuple[Callable[[Facts], Iterable[Advice]], ...]] = (
     neighbours.advise_harvesting,
 )  # fmt: skip
 
+# What makes a job faster: what others gain by what it leaves is none of it.
+FASTER: Final = tuple(
+    one
+    for one in SOURCES
+    if one not in (machines.advise_rightsizing, neighbours.advise_harvesting)
+)
 # Said however weak: it was recorded for nothing else.
 _ASKED_FOR: Final = frozenset({"harvest-memory"})
 # Effects below this share on time times cost are not worth a line: two runs differ by more.
@@ -65,6 +76,25 @@ def cures_for(
     always = _ASKED_FOR | set(kept)
     said = [one for one in found if one.strength >= LEAST_STRENGTH or one.name in always]
     return tuple(sorted(said, key=lambda one: (-one.strength, one.name)))
+
+
+def noted(found: Sequence[Advice], facts: Facts) -> tuple[tuple[Advice, ...], tuple[str, ...]]:
+    """Return what gains time or money, and as sentences what does not and what cannot be told."""
+    kept, notes = [], []
+    for one in found:
+        time, cost = one.time_saved_h, one.cost_saved_usd
+        if time is None or cost is None or max(time.value, cost.value) > 0 or one.strength >= 0:
+            kept.append(one)
+            continue
+        more = f"{hours_text(-time.value)} and {usd_text(-cost.value)} more"
+        notes.append(f"Does not pay ({more}): {one.change}")
+    recording = facts.recording
+    if recording is not None and facts.is_here and not facts.has_accelerators:
+        why = machines.untold(recording)
+        notes += [f"Limits of cores and memory cannot be told: {why}."] if why else []
+        if recording.touched and not neighbours.windows_of(recording):
+            notes.append("Untouched memory cannot be told: what it holds grew in every window.")
+    return tuple(kept), tuple(notes)
 
 
 def sharing_with(

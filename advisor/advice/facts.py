@@ -113,7 +113,10 @@ class AdviceList(Recorded):
     now: Candidate | None
     advice: tuple[Advice, ...]
     meets_constraints: bool = True  # whether the job as it is keeps what was asked for
+    # as sentences: what was asked about and gains nothing; what the recording is too noisy to tell
+    notes: tuple[str, ...] = ()
     is_whole: bool = True  # False for a program that was stopped: times are of what was seen
+    serving: str = ""  # what serves a mixture of experts once it is trained, in words
 
     def __len__(self) -> int:
         """Return how many pieces of advice there are."""
@@ -194,6 +197,8 @@ class Facts:
     # a job on smaller machines of the same family, where it can run; nothing on a machine that is
     # not rented
     smaller: Callable[[Job], Iterable[Candidate]] = lambda _: ()
+    # returns what a GiB of memory costs an hour, as ``catalogue.resource_prices``
+    resource_prices: Callable[[], Mapping[str, Any]] = dict
     # what memory that is not the machine's own is reached over; None for swap on its own disk
     borrow_bytes_per_s: float | None = None
 

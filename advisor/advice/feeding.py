@@ -41,14 +41,19 @@ def _workers(facts: Facts) -> Iterator[Advice | None]:
     share = facts.now.shares.get("input", 0.0)
     if share < _INPUT_BOUND or job.feed.is_environment:
         return
-    workers = max(_WORKERS, 2 * job.feed.workers)
+    twice = 2 * job.feed.workers
+    counts = {twice or _WORKERS // 2, max(_WORKERS, twice)}
     if facts.is_here:
-        workers = min(workers, _spare_cores(facts))
-        if workers <= job.feed.workers:
-            return
-    text = _loader_lines(facts, num_workers=str(workers))
-    changed = _fed_by(facts, workers)
-    yield facts.priced("loader-workers", changed, workers=workers, share=share, text=text)
+        counts = {min(one, _spare_cores(facts)) for one in counts}
+    found = [
+        facts.priced(
+            "loader-workers", _fed_by(facts, workers), workers=workers, share=share,
+            text=_loader_lines(facts, num_workers=str(workers)),
+        )
+        for workers in sorted(counts) if workers > job.feed.workers
+    ]  # fmt: skip
+    # Processes beside a short step slow it: more of them are not always better.
+    yield max(filter(None, found), key=lambda one: one.strength, default=None)
 
 
 def _spare_cores(facts: Facts) -> int:

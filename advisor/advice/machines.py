@@ -12,11 +12,12 @@ import numpy as np
 from advisor.advice import neighbours
 from advisor.advice.facts import Advice, Facts, source
 from advisor.answer import Candidate, Estimate, told
+from advisor.collectors.errors import counted
 from advisor.collectors.format import Recording
 from advisor.jobs import Job
 from advisor.planners.core import GIB, HOUR_S, MIB
 from advisor.planners.layouts import SearchSpace
-from advisor.quantities import REACH_90, digits, percent_text
+from advisor.quantities import REACH_90, digits, percent_text, seconds_text, usd_text
 
 if TYPE_CHECKING:
     from advisor.planners.rightsizing import LimitedRun, RecordedUsage, RightSize
@@ -127,11 +128,16 @@ def _borrowing(facts: Facts, one: Candidate, taken: Borrowed, windows: int) -> A
     slower = 1.0 + waited
     (offer, count), link = one.configuration.parts[0], facts.borrow_bytes_per_s
     high = _MOST_WAITED * taken.loss_fraction
+    price = neighbours.memory_price(facts)
+    # What is saved, by what is borrowed of every machine for as long as the job takes.
+    gib_h = count * taken.borrowed_bytes / GIB * one.training_time_h.value * slower
+    most_paid = max(now.cost_usd.value - one.cost_usd.value * slower, 0.0) / max(gib_h, 1e-9)
     found = facts.advised(
         "borrow-memory", one.training_time_h.value * slower / now.training_time_h.value,
         one.cost_usd.value * slower / now.cost_usd.value,
         math.hypot(_MODEL_SD, math.log((1.0 + high) / slower) / REACH_90),
         count=count, offer=offer, taken=taken, waited=waited, high=high, windows=windows,
+        priced=price[1], most_paid=usd_text(most_paid),
         beside=now.configuration.parts[0][0].instance_type,
         least=" at least (it touches more in the shortest window)" if taken.is_least else "",
         where="swapped to its solid-state disk" if link is None
@@ -139,6 +145,7 @@ def _borrowing(facts: Facts, one: Candidate, taken: Borrowed, windows: int) -> A
     )  # fmt: skip
     details = told(taken, ("borrowed_bytes", "loss_fraction", "age_s"))
     details |= {"link_bytes_per_s": link, "is_least": taken.is_least}
+    details |= {"usd_per_gib_h": price[0], "most_usd_per_gib_h": most_paid}
     return replace(found, details=details)
 
 
@@ -163,7 +170,7 @@ def _limits(facts: Facts, recording: Recording, usage: RecordedUsage) -> Iterato
         **facts.worded(
             "limits", found=found, usage=usage, readings=len(recording.readings),
             memory=_memory(recording), cores=float(np.mean(usage.cores)), text=pasted(found),
-            least=_least_reserved(compared([usage]), recording),
+            least=_cheapest_policy(compared([usage]), facts),
         ),
         time_saved_h=None, cost_saved_usd=spared if cost.value > 0 else None,
         time_factor=1.0, cost_factor=share,
@@ -177,12 +184,9 @@ def usage_of(recording: Recording) -> RecordedUsage | None:
     what processes share once.
     """
     readings = recording.readings
-    is_held_back = bool(recording.throttling) or recording.contention > MOST_CONTENTION
-    if len(readings) < FEWEST_READINGS or is_held_back:
+    if untold(recording):
         return None
     t = np.array([one.t_s for one in readings])
-    if t[-1] <= t[0]:
-        return None
     from advisor.planners.rightsizing import RecordedUsage
 
     return RecordedUsage.of_counters(
@@ -191,6 +195,22 @@ def usage_of(recording: Recording) -> RecordedUsage | None:
         memory_bytes=[one.pss_bytes or one.rss_bytes for one in readings],
         step_s=float(t[-1] - t[0]) / (len(t) - 1),
     )
+
+
+def untold(recording: Recording) -> str:
+    """Say what keeps a recording from telling what it uses, with its figure; empty if it tells."""
+    readings, contention = recording.readings, recording.contention
+    if len(readings) < FEWEST_READINGS or readings[-1].t_s <= readings[0].t_s:
+        return f"{counted(len(readings), 'reading')}, {FEWEST_READINGS} are needed"
+    if recording.throttling:
+        taken_s = sum(one.throttled_s for one in recording.throttling)
+        return f"a quota took {seconds_text(taken_s)} of its processor time away"
+    if contention > MOST_CONTENTION:
+        return (
+            f"other programs kept it waiting {percent_text(contention)} of the time, and over "
+            f"{percent_text(MOST_CONTENTION)} hides what it would use"
+        )
+    return ""
 
 
 def pasted(found: RightSize) -> str:
@@ -205,30 +225,31 @@ def pasted(found: RightSize) -> str:
     )
 
 
-def _least_reserved(policies: Mapping[str, tuple[LimitedRun, ...]], recording: Recording) -> str:
-    """Say which way of setting limits reserves least, of those that hold the job back by 1 %.
+def _cheapest_policy(policies: Mapping[str, tuple[LimitedRun, ...]], facts: Facts) -> str:
+    """Say which policy reserves what costs least, of those that slow the job by at most 1 %.
 
-    It is the one whose larger share of the machine, cores or memory, is the smallest.
+    At what clouds charge for a core and a GiB; ``advisor simulate limits`` judges the same.
     """
-    host = recording.host
-    shares = {
-        name: (run.reserved_core_h / max(host.cpu_limit, 1e-9) / run.slowdown,
-               run.reserved_gib_h * GIB / max(_memory(recording), 1) / run.slowdown)
+    prices = facts.resource_prices()
+    kept = {
+        name: run
         for name, (run,) in policies.items()
         if not run.oom and run.slowdown <= _MOST_SLOWER
-    }  # fmt: skip
-    if not shares:
+    }
+    if not kept or not prices:
         return "no policy that changes limits holds it back by less"
-    best = min(shares, key=lambda name: max(shares[name]))
-    said = [
-        f"{percent_text(abs(own / peak - 1.0))} {'less' if own <= peak else 'more'} of {what}"
-        for what, own, peak in zip(
-            ("the cores", "the memory"), shares[best], shares["peak"], strict=True
-        )
-    ]
-    return (
-        f"of {len(policies)} policies {best} reserves least: {' and '.join(said)} than the peaks"
+    best = min(
+        kept,
+        key=lambda name: (
+            kept[name].reserved_core_h * prices["usd_per_core_h"]
+            + kept[name].reserved_gib_h * prices["usd_per_gib_h"]
+        ),
     )
+    said = []
+    for what, of in (("the cores", "reserved_core_h"), ("the memory", "reserved_gib_h")):
+        share = getattr(kept[best], of) / getattr(policies["peak"][0], of) - 1.0
+        said.append(f"{percent_text(abs(share))} {'less' if share <= 0 else 'more'} of {what}")
+    return f"of {len(policies)} policies {best} costs least: {' and '.join(said)} than the peaks"
 
 
 def _memory(recording: Recording) -> int:

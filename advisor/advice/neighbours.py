@@ -22,7 +22,7 @@ from advisor.machines import suite_device
 from advisor.planners import systems
 from advisor.planners.core import GIB, HOUR_S, MIB, PlanningError
 from advisor.planners.memory import model_state
-from advisor.quantities import QUANTILES, seconds_text
+from advisor.quantities import QUANTILES, seconds_text, usd_text
 
 if TYPE_CHECKING:
     from advisor.planners.systems import Harvest, MeasuredPair, Sharer, Tenant, TouchedWindow
@@ -342,6 +342,19 @@ def advise_harvesting(facts: Facts) -> Iterable[Advice]:
     yield _advice(facts, recording, found, len(windows))
 
 
+def memory_price(facts: Facts) -> tuple[float, str]:
+    """Return what clouds charge for memory [USD/GiB-h], and that in words; NaN where unknown."""
+    try:
+        each = facts.resource_prices()
+    except UsageError:  # a catalogue without offers that differ in memory alone
+        each = {}
+    if not each:
+        return math.nan, "what memory costs is not known"
+    bounds = " to ".join(f"{each[f'usd_per_gib_h_{of}']:.2g}" for of in ("low", "high"))
+    usd = each["usd_per_gib_h"]
+    return usd, f"memory at ${usd:.2g} a GiB-hour (half lie at {bounds}; {each['source']})"
+
+
 def windows_of(recording: Recording) -> list[TouchedWindow]:
     """Return the windows of its ordinary running.
 
@@ -371,15 +384,20 @@ def _advice(facts: Facts, recording: Recording, found: Harvest, windows: int) ->
     slower = 1.0 + found.loss_fraction
     spread = math.exp(QUANTILES[facts.now.cost_usd.coverage] * _LOSS_LOG_SD)
     sizes = ("limit_bytes", "resident_bytes", "touched_bytes", "harvested_bytes")
+    usd, priced = memory_price(facts)
+    worth = usd * found.harvested_bytes / GIB
     return Advice(
         **facts.worded(
             "harvest-memory", found=found, windows=windows, most=systems.MOST_LOSS,
             longest=max(one.window_s for one in recording.touched),
             low=found.loss_fraction / spread, high=found.loss_fraction * spread,
-            limit=math.ceil(found.limit_bytes / MIB),
+            limit=math.ceil(found.limit_bytes / MIB), priced=priced,
+            worth="" if math.isnan(usd) else f" (worth {usd_text(worth)} an hour)",
         ),
         time_saved_h=None, cost_saved_usd=None, time_factor=slower,
         cost_factor=slower * min(after / before, 1.0),
-        details=told(found, (*sizes, "age_s", "loss_fraction"))
-        | {"fault_s": systems.FAULT_S[_SWAP]},
+        details=told(found, (*sizes, "age_s", "loss_fraction")) | {
+            "fault_s": systems.FAULT_S[_SWAP],
+            "worth_usd_per_h": None if math.isnan(usd) else worth,
+        },
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.advice.facts import Advice, Facts
+from advisor.collectors.format import rows_of
 from advisor.machines import host_device
 from advisor.planners import systems
 from advisor.planners.core import PlanningError
@@ -22,6 +24,9 @@ LEAST_GAIN: Final = 0.05
 _EFFECT_SD: Final = 0.3
 # What a changing batch has to gain over one that stays, to be worth the trouble.
 _MORE_GAIN: Final = 0.05
+# Operators that layers call on a batch of samples, first dimension the samples.
+_LAYERS: Final = frozenset({"aten::addmm", "aten::convolution", "aten::linear", "aten::mm"})
+_FP32_BYTES: Final = 4.0
 
 
 def advise_stragglers(facts: Facts) -> Iterable[Advice]:
@@ -87,8 +92,8 @@ def _ways(facts: Facts, ranks: UnlikeRanks, seen: str) -> Iterator[Advice]:
 
 def _thinned(facts: Facts, ranks: UnlikeRanks, seen: str) -> Iterator[Advice]:
     """Offer to drop near-duplicates; silent where a sample's size or the processor is unknown."""
-    kept = systems.kept_batches(ranks)
-    choosing = _choosing_s(facts, ranks, kept)
+    kept, size = systems.kept_batches(ranks), _sample_bytes(facts)
+    choosing = _choosing_s(facts, ranks, kept, size)
     if choosing is None or np.array_equal(kept, ranks.batches):
         return
     way = systems.dropped(ranks, choosing_s=choosing)
@@ -96,18 +101,37 @@ def _thinned(facts: Facts, ranks: UnlikeRanks, seen: str) -> Iterator[Advice]:
     longest = float(choosing.max())
     yield _advice(
         facts, way, "drop-near-duplicates", {"choosing_s": longest}, seen=seen, sizes=sizes,
-        listed=_listed(sizes), choosing_s=longest, saved_s=ranks.step_s - way.step_s + longest,
+        listed=_listed(sizes), size=size, choosing_s=longest,
+        saved_s=ranks.step_s - way.step_s + longest,
         lost=1 - way.samples_fraction,
     )  # fmt: skip
 
 
+def _sample_bytes(facts: Facts) -> float:
+    """Return what a sample is made of: as its loader gave it, or the widest input of a layer.
+
+    Samples are told apart by it, so that the widest costs most. 0 where neither was seen.
+    """
+    size = facts.job.feed.sample_bytes
+    deep = None if facts.recording is None else facts.recording.deep_step
+    if size is not None or deep is None:
+        return size or 0.0
+    inputs = [
+        math.prod(map(int, rest)) for name, shapes in rows_of(deep.operators, "name", "shapes")
+        if name in _LAYERS
+        for first, *rest in (one.split("x") for one in shapes.split(","))
+        if first == str(deep.samples) and rest
+    ]  # fmt: skip
+    return _FP32_BYTES * max(inputs, default=0)
+
+
 def _choosing_s(
-    facts: Facts, ranks: UnlikeRanks, kept: NDArray[np.float64]
+    facts: Facts, ranks: UnlikeRanks, kept: NDArray[np.float64], size: float
 ) -> NDArray[np.float64] | None:
     """Return what choosing takes each rank of every step, at its own speed [s]."""
-    size, seen = facts.job.feed.sample_bytes, facts.job.measured
+    seen = facts.job.measured
     device = None if seen is None else host_device(seen.host, seen.threads, "cpu")
-    if size is None or size <= 0 or device is None or not device.sustained_fp32_flop_per_s:
+    if size <= 0 or device is None or not device.sustained_fp32_flop_per_s:
         return None
     mean = ranks.own_s.mean(axis=0)
     return np.array([

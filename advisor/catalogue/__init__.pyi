@@ -14,6 +14,7 @@ from .listing import info_record as info_record
 from .listing import list_record as list_record
 from .listing import ordered_offers as ordered_offers
 from .listing import type_record as type_record
+from .memory_price import resource_prices as resource_prices
 from .networks import GBIT_BYTES as GBIT_BYTES
 from .networks import AssumedNetwork as AssumedNetwork
 from .networks import KnownNetworks as KnownNetworks

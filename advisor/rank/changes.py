@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any, Final
 
 from advisor import data
-from advisor.advice import Advice, Facts, facts_on
+from advisor.advice import FASTER, FEEDING, Advice, Facts, facts_here, facts_on
 from advisor.advice import cures_for as cures
 from advisor.answer import Candidate, Estimate, KnownError, ProposedChange
 from advisor.ask import Constraints
@@ -29,8 +29,12 @@ from advisor.words import card_name
 # The best value of another job, and what is listed first (0) or last (-1) under other limits.
 AskAgain = Callable[[Job], Candidate | None]
 Limited = Callable[..., Candidate | None]
+# A change of the answer, and the advice that it rests on.
+Cured = tuple[ProposedChange, Advice]
 # Effects below this on time and cost are not worth a line.
 LEAST_EFFECT: Final = 0.05
+# Share of a listed row's step from which waiting for data is looked into.
+_WAITS: Final = 0.05
 # What holds of the script as it is: the answer assumes that it is changed.
 _ASSUMED: Final = ("device", "ddp")
 
@@ -49,11 +53,53 @@ def changes(
     if len(chosen.configuration.parts) != 1:
         return ()
     facts = facts_on(predictor, job, chosen, recording, constraints=request)
-    advice = cures(facts)
-    found = [change for one in advice if (change := _proposed(one, facts)) is not None]
-    if ask is not None and found:
-        found[0] = _repicked(found[0], advice, facts, ask)
-    return (*_device(job, chosen, here), *_spread(job, chosen, front), *found)
+    found = _cured(cures(facts), facts)
+    if ask is not None:
+        found += _fed(facts, predictor, front, ask)
+    return (
+        *_device(job, chosen, here), *_spread(job, chosen, front), *_repicked(found, facts, ask)
+    )  # fmt: skip
+
+
+def changes_here(
+    job: Job, request: Constraints, predictor: Predictor, *, recording: Recording | None = None
+) -> tuple[ProposedChange, ...]:
+    """Return what would make the job faster on this machine, or cheaper; see ``changes``."""
+    facts = facts_here(predictor, job, recording, constraints=request)
+    if facts is None:
+        return ()
+    return tuple(_repicked(_cured(cures(facts, FASTER), facts), facts, None))
+
+
+def _cured(found: Sequence[Advice], facts: Facts) -> list[Cured]:
+    return [(change, one) for one in found if (change := _proposed(one, facts)) is not None]
+
+
+def _fed(
+    facts: Facts, predictor: Predictor, front: Sequence[Candidate], ask: AskAgain
+) -> Iterator[Cured]:
+    """Go through what mends the feed where listed machines wait for data; the best value after it.
+
+    Several devices share the loading: where they are the best value because of that, they hardly
+    gain by it, and fewer of them are the best value then.
+    """
+    best: dict[str, Advice] = {}
+    for one in front:
+        if len(one.configuration.parts) == 1 and one.shares.get("input", 0.0) >= _WAITS:
+            there = facts_on(
+                predictor, facts.job, one, facts.recording, constraints=facts.constraints
+            )
+            for advice in cures(there, FEEDING):
+                if advice.name not in best or advice.strength > best[advice.name].strength:
+                    best[advice.name] = advice
+    for advice in best.values():
+        pick = None if advice.job is None else ask(advice.job)
+        if pick is None:
+            continue
+        is_other = _machines(pick) != _machines(facts.now)
+        change = _change(advice.name, _do(advice), pick, facts.now)
+        if _worth(change) < 1.0 - LEAST_EFFECT:
+            yield replace(change, pick=pick if is_other else None), advice
 
 
 def relaxed(
@@ -112,7 +158,7 @@ def unreleased(
             for listed in front
         )
     ]
-    return tuple(sorted(found, key=lambda one: one.time_factor * one.cost_factor)[:1])
+    return tuple(sorted(found, key=_worth)[:1])
 
 
 def _reached(
@@ -144,14 +190,18 @@ def _reached(
 
 
 def by_worth(found: Sequence[ProposedChange]) -> tuple[ProposedChange, ...]:
-    """Return what saves most first, then what the answer assumes, then all else by its worth.
+    """Return the two that save most, then what the answer assumes, then all else by its worth.
 
     The worth of a change is what it makes of time and cost together.
     """
-    ordered = sorted(found, key=lambda one: one.time_factor * one.cost_factor)
+    ordered = sorted(found, key=_worth)
     assumed = [one for one in found if one.name in _ASSUMED]
     others = [one for one in ordered if one.name not in _ASSUMED]
-    return (*others[:1], *assumed, *others[1:])
+    return (*others[:2], *assumed, *others[2:])
+
+
+def _worth(one: ProposedChange) -> float:
+    return one.time_factor * one.cost_factor
 
 
 def _gains(then: Estimate, now: Estimate) -> bool:
@@ -160,33 +210,38 @@ def _gains(then: Estimate, now: Estimate) -> bool:
 
 def _proposed(one: Advice, facts: Facts) -> ProposedChange | None:
     """Return a cure that makes the job clearly faster or cheaper as a change of the answer."""
-    if min(one.time_factor, one.cost_factor) >= 1.0 - LEAST_EFFECT:
+    factors = [one.time_factor, *([one.cost_factor] if facts.now.cost_usd.value > 0 else [])]
+    if min(factors) >= 1.0 - LEAST_EFFECT:
         return None
-    words = one.change.removesuffix(".")
-    do = words[:1].lower() + words[1:]
-    then = one.then or facts.now
-    found = _change(one.name, do, then, facts.now)
-    if one.then is not None:
-        return found
-    factors = one.time_factor, one.cost_factor
-    return replace(
-        found, time_factor=factors[0], cost_factor=factors[1],
-        training_time_h=then.training_time_h.scaled(factors[0]),
-        cost_usd=then.cost_usd.scaled(factors[1]),
+    # On this machine what is recorded and what the model says are two numbers of one thing.
+    now = facts.now
+    return ProposedChange(
+        name=one.name, do=_do(one), time_factor=one.time_factor, cost_factor=one.cost_factor,
+        training_time_h=now.training_time_h.scaled(one.time_factor),
+        cost_usd=now.cost_usd.scaled(one.cost_factor),
     )  # fmt: skip
 
 
-def _repicked(
-    change: ProposedChange, found: Sequence[Advice], facts: Facts, ask: AskAgain
-) -> ProposedChange:
-    """Return the change with the best value after it, where that is on other machines."""
-    job = next(one.job for one in found if one.name == change.name)
-    if job is None or job is facts.job:
-        return change
-    pick = ask(job)
-    if pick is None or _machines(pick) == _machines(facts.now):
-        return change
-    return replace(change, pick=pick)
+def _do(one: Advice) -> str:
+    words = one.change.removesuffix(".")
+    return words[:1].lower() + words[1:]
+
+
+def _repicked(found: Sequence[Cured], facts: Facts, ask: AskAgain | None) -> list[ProposedChange]:
+    """Return each change once, where it is worth most, the strongest first.
+
+    The strongest says the best value after it, where that is on other machines.
+    """
+    best: dict[str, Cured] = {}
+    for one in sorted(found, key=lambda one: _worth(one[0])):
+        best.setdefault(one[0].name, one)
+    changes = [change for change, _ in best.values()]
+    is_open = bool(changes) and changes[0].pick is None
+    job = next((advice.job for _, advice in best.values()), None) if is_open else None
+    pick = None if ask is None or job is None or job is facts.job else ask(job)
+    if pick is not None and _machines(pick) != _machines(facts.now):
+        changes[0] = replace(changes[0], pick=pick)
+    return changes
 
 
 def _machines(one: Candidate) -> tuple[tuple[str, str, str, int], ...]:
@@ -194,7 +249,9 @@ def _machines(one: Candidate) -> tuple[tuple[str, str, str, int], ...]:
     return tuple((o.provider, o.instance_type, o.pricing, count) for o, count in parts)
 
 
-def _change(name: str, do: str, one: Candidate, chosen: Candidate) -> ProposedChange:
+def _change(
+    name: str, do: str, one: Candidate | ProposedChange, chosen: Candidate
+) -> ProposedChange:
     before_h, before_usd = chosen.training_time_h.value, chosen.cost_usd.value
     cost = one.cost_usd.value
     return ProposedChange(

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from advisor.advice import serving_words
 from advisor.answer import Candidate, Named, Prices, ProposedChange, Recommendation
 from advisor.ask import Constraints as Request
 from advisor.catalogue import Catalogue
@@ -19,6 +20,7 @@ from advisor.machines import whole_machines
 from advisor.rank.changes import (
     by_worth,
     changes,
+    changes_here,
     known_error,
     mixed,
     relaxed,
@@ -28,6 +30,7 @@ from advisor.rank.changes import (
 from advisor.rank.front import CONFIDENCE, LEAST_SPEED_UP, keeps, picks, shared_reasons
 from advisor.rank.listed import Listed
 from advisor.rank.renting import Renting
+from advisor.rank.schedules import elastic
 from advisor.words import claims_of
 
 __all__ = ["Request", "recommend"]
@@ -82,6 +85,7 @@ def recommend(
     found = Recommendation(
         run=job.name,
         job=job.facts(),
+        serving=serving_words(job, recording, predictor.catalogue, request),
         catalogue=Prices.of((*front, *nearest), len(ranked.offers.type_index)),
         predictor=Named(name=predictor.name, version=predictor.version),
         considered=ranked.considered,
@@ -95,7 +99,7 @@ def recommend(
         shared_reasons=shared_reasons(front),
         changes=(
             _changes(ranked, rented, here, front, recording)
-            if with_changes and rented is not None
+            if with_changes and (rented is not None or chosen.get("best_value") == "here")
             else ()
         ),
         known_error=error,
@@ -170,7 +174,7 @@ def told(
 
 
 def _changes(
-    ranked: Listed, rented: Candidate, here: Candidate | None, front: tuple[Candidate, ...],
+    ranked: Listed, rented: Candidate | None, here: Candidate | None, front: tuple[Candidate, ...],
     recording: Recording | None,
 ) -> tuple[ProposedChange, ...]:  # fmt: skip
     """Return what would change the answer: the script, how it is paid, the limits that bind.
@@ -190,6 +194,8 @@ def _changes(
         rank = picked(rows, None, request).get("best_value")
         return next((one for one in rows if one.rank == rank), None)
 
+    if rented is None:  # this machine is the best value
+        return changes_here(job, request, predictor, recording=recording)
     # First while the job's search is at hand: other jobs take its place.
     several = mixed(request, rented, front, limited)
     allowed = relaxed(request, rented, front, ranked.rejected, limited)
@@ -198,4 +204,5 @@ def _changes(
     )
     best, *others = by_worth((*several, *cured, *allowed)) or (None,)
     unowned = unreleased(job, request, predictor, rented, front)
-    return tuple(one for one in (best, *unowned, *others) if one is not None)
+    joining = elastic(job, request, predictor, rented, front)
+    return tuple(one for one in (best, *unowned, *joining, *others) if one is not None)

@@ -39,13 +39,21 @@ def adapted(rank: int, modules: Iterable[Any], bits: int) -> Facts:
     ['v_proj', 'all-linear', 'up_proj']
     """
     said = [str(one).strip("'\"") for one in modules]
-    if any("all" in one or "up|" in one or "up_proj|" in one for one in said):
-        return {"lora": rank, "lora_targets": "all-linear", "base_bits": bits}
-    known, groups = meanings("modules"), meanings("module_groups")
-    words = (known.get(one.rpartition(".")[2], "") for one in said)
-    named = dict.fromkeys(" ".join(words).split())
-    targets = groups.get(" ".join(sorted(named)), ",".join(named)) or "query-value"
+    is_all = any("all" in one or "up|" in one or "up_proj|" in one for one in said)
+    targets = "all-linear" if is_all else adapted_modules(said) or "query-value"
     return {"lora": rank, "lora_targets": targets, "base_bits": bits}
+
+
+def adapted_modules(names: Iterable[str]) -> str:
+    """Return what ``--lora-targets`` calls modules of these names; empty where it knows none.
+
+    >>> adapted_modules(["v_proj", "q_proj"]), adapted_modules(["classifier"])
+    ('query-value', '')
+    """
+    known, groups = meanings("modules"), meanings("module_groups")
+    words = (known.get(one) or known.get(one.rpartition(".")[2], "") for one in names)
+    named = dict.fromkeys(" ".join(words).split())
+    return groups.get(" ".join(sorted(named)), ",".join(named))
 
 
 def _deepspeed(config: Config, said: Any) -> Facts:

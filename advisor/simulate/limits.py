@@ -12,12 +12,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from advisor.advice import pasted, usage_of
+from advisor.advice import pasted, untold, usage_of
+from advisor.catalogue import resource_prices
 from advisor.collectors import derive
 from advisor.collectors.format import Recording
 from advisor.errors import UsageError
 from advisor.estimate import Predictor
-from advisor.planners.core import GIB
 from advisor.planners.queueing import JobTable, SharedCluster, simulate_queue
 from advisor.planners.rightsizing import (
     SHARED,
@@ -31,8 +31,6 @@ from advisor.planners.rightsizing import (
 from advisor.quantities import parse_cores_and_memory
 from advisor.simulate.questions import Simulated, SimulateLimits
 
-# Two types of one family that differ in memory alone: what a core and a GiB cost an hour.
-_PRICED: Final = (("aws:m6i.xlarge", "aws:r6i.xlarge"), "us-east-1")
 _UNITS: Final = 1000  # parts of a pool that are handed out
 # A policy is recommended whose jobs take at most so much longer, on average, and are not killed.
 MOST_SLOWER: Final = 0.01
@@ -55,7 +53,9 @@ def answer(asked: SimulateLimits) -> Simulated:
         pool = ResourceLimits(cores=cores, memory_bytes=memory_bytes)
     recordings = [derive.read_recording(derive.find_run(run)) for run in asked.runs]
     given = {"usd_per_core_h": core, "usd_per_gib_h": memory, "source": "given"}
-    return limited(recordings, pool, resource_prices(Predictor()) if core is None else given)
+    return limited(
+        recordings, pool, resource_prices(Predictor().catalogue) if core is None else given
+    )
 
 
 def limited(
@@ -92,35 +92,11 @@ def limited(
     })  # fmt: skip
 
 
-def resource_prices(predictor: Predictor) -> Prices:
-    """Return what a core and a GiB cost an hour, by two types that differ in memory alone.
-
-    Raises UsageError if the catalogue lacks them.
-    """
-    names, region = _PRICED
-    rows = [predictor.catalogue.instance_type(name) for name in names]
-    found = []
-    for row in rows:
-        offers, place = predictor.cheapest(row, region=region)
-        if place is None or row.memory_bytes is None or row.vcpus is None:
-            raise UsageError(
-                f"the catalogue has no price of {row.name} in {region}",
-                hint="give them: --core-price 0.04 --memory-price 0.004",
-            )
-        found.append((row.vcpus, row.memory_bytes / GIB, float(offers.price_usd_per_h[place])))
-    each = np.linalg.solve(np.array(found)[:, :2], np.array(found)[:, 2])
-    return {
-        "usd_per_core_h": float(each[0]), "usd_per_gib_h": float(each[1]),
-        "source": f"{names[0]} and {names[1]}, {region}, on demand",
-    }  # fmt: skip
-
-
 def _usage(recording: Recording) -> RecordedUsage:
     found = usage_of(recording)
     if found is None:
         raise UsageError(
-            f"{recording.run_id} does not tell what it uses: fewer than 20 readings, or held back "
-            "by a quota or by neighbours while it was recorded",
+            f"{recording.run_id} does not tell what it uses: {untold(recording)}",
             hint="profile it on a machine that nobody else uses, for 10 s or more",
         )
     return found

@@ -65,7 +65,7 @@ def _numbers(one: Mapping[str, Any]) -> str:
     said = [] if one["training_time_h"] is None else [time_text(one)]
     said += [] if one["cost_usd"] is None else [cost_text(one)]
     if one["candidate"] is not None:
-        said += filter(None, [pieces.price_words(one["candidate"]["configuration"])])
+        said += filter(None, [pieces.standing_words(one["candidate"])])
     return f": {', '.join(said)}" if said else ""
 
 
@@ -94,19 +94,22 @@ def advice_text(
     """
     width, found = max(width, 40), record["advice"]
     head = _head(record, width)
+    notes = [line for one in record["notes"] for line in wrapped(one, width, indent="  ")]
+    notes = ["", *notes] if notes else []
     if not found:
-        return [*head, "", "The recording shows no change that would pay off."]
+        none = "The recording shows no change that would pay off."
+        return [*head, "", none, *notes]
     items = [_item(place, one, width) for place, one in enumerate(found, start=1)]
     title = f"{'':{_NUMBER}}{'change':{width - _NUMBER - 2 * _SAVED}}"
     title = f"{title}{'time saved':>{_SAVED}}{'cost saved':>{_SAVED}}"
-    foot = ["", "For the evidence and the lines to paste:"]
+    foot = [*notes, "", "For the evidence and the lines to paste:"]
     foot += pieces.pasteable([*command, "--explain", "1"], width)
     shown, room = len(items), None if most is None else most - len(head) - 2 - len(foot)
     if room is not None:
         while shown > 1 and sum(map(len, items[:shown])) > room:
             shown -= 1
     if shown < len(items):
-        foot.insert(1, f"{len(items) - shown} more: --full")
+        foot.insert(len(notes) + 1, f"{len(items) - shown} more: --full")
     return [*head, "", title, *(line for item in items[:shown] for line in item), *foot]
 
 
@@ -149,7 +152,7 @@ def _head(record: Record, width: int) -> list[str]:
     line = f"{record['run']} {seen}: {pieces.time_text(now)}, {paid} on {place}."
     if not record["meets_constraints"]:
         line += " This does not meet the constraints."
-    return wrapped(line, width)
+    return wrapped(" ".join(filter(None, (line, record["serving"]))), width)
 
 
 def _served_words(run: str, details: Record) -> str:
@@ -237,7 +240,8 @@ def cache_table(details: Mapping[str, Any]) -> list[str]:
     for cached, row in sorted(by_size.items()):
         best = min(one["token_s"] for policy, one in row.items() if policy != "oracle")
         cells = [f"{cached}", f"{digits(row['lru']['memory_bytes'] / GIB)}"]
-        cells += [f"{percent_text(row[policy]['hit_rate'], 1)}" for policy in shown]
+        rates = [row[policy]["hit_rate"] if policy in row else None for policy in shown]
+        cells += ["-" if rate is None else percent_text(rate, 1) for rate in rates]
         cells.append(digits(1e3 * best))
         lines.append("".join(f"{cell:>{_WIDTH}}" for cell in cells))
     note = "The oracle knows all later tokens, so no cache loads less."
