@@ -19,7 +19,7 @@ from advisor.api import find_job
 from advisor.ask import ALIASES, ENTRIES, Question
 from advisor.catalogue import Catalogue
 from advisor.cli.program import app, load_verb
-from advisor.cli.typed import TYPED
+from advisor.cli.terminal import TYPED
 from advisor.collectors.derive import list_runs
 from advisor.errors import UsageError
 from advisor.gate import read_task

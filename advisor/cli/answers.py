@@ -46,8 +46,7 @@ from advisor.ask import (
     option,
 )
 from advisor.cli.options import given_flags, predictor_of, print_json, put, run_argument, with_run
-from advisor.cli.terminal import check_drawable, is_terminal, show_plot, waiting
-from advisor.cli.typed import TYPED
+from advisor.cli.terminal import TYPED, check_drawable, is_terminal, show_plot, waiting
 from advisor.collectors import atomic, derive
 from advisor.errors import DoesNotFitError, DoesNotRunError, UsageError
 

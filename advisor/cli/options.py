@@ -42,8 +42,7 @@ from advisor.ask import (
     variable_of,
     with_recipe,
 )
-from advisor.cli.profile import SCRIPTS, run_of
-from advisor.cli.terminal import BareCommand
+from advisor.cli.terminal import SCRIPTS, BareCommand
 from advisor.errors import UsageError
 
 if TYPE_CHECKING:
@@ -248,6 +247,8 @@ def ask(
         alone = {name: value for name, value in flags.items() if name not in OF_RECIPE}
         Question.read(alone, names=names, are_flags=True)
     if (script := str(flags.get("run"))).endswith(SCRIPTS):
+        from advisor.cli.profile import run_of
+
         flags["run"] = run_of(script)
     for name in flags.keys() & ENTRIES.keys():  # an alias is no entry
         if ENTRIES[name].kind.is_hours:

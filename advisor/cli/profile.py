@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperCommand
 
 from advisor.ask import OUTPUT, RATE, SECONDS_WITH_UNIT, argument, option
-from advisor.cli.typed import TYPED
+from advisor.cli.terminal import NOTEBOOK, SCRIPTS, TYPED
 from advisor.collectors.errors import shell_line
 from advisor.errors import UsageError
 
@@ -175,10 +175,6 @@ def _device(name: str) -> dict[str, Any]:
         "memory_bytes": int(row.memory_bytes),
         "capability": divmod(round(10 * capability), 10),
     }
-
-
-NOTEBOOK: Final = ".ipynb"
-SCRIPTS: Final = (".py", NOTEBOOK)
 
 
 def run_of(script: str) -> str:

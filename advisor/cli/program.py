@@ -18,7 +18,6 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from advisor import data
-from advisor.cli.typed import TYPED
 from advisor.collectors.errors import explain  # now: later there may be no memory to do so
 
 # Verb -> (where its record or its group of verbs stands in ``advisor.cli``, what the overview
@@ -84,6 +83,8 @@ class LazyGroup(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the verb; a file that ends too early is not the user's Ctrl-D."""
+        from advisor.cli.terminal import TYPED
+
         before = TYPED.set(ctx.meta[_TYPED])
         try:
             return super().invoke(ctx)

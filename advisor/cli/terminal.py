@@ -15,6 +15,7 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextvars import ContextVar
 from itertools import pairwise
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
@@ -23,14 +24,16 @@ import typer
 from typer.core import TyperCommand
 
 from advisor.ask import OFFLOAD_FLAG, PARTS, PLOT_FLAG
-from advisor.cli.profile import SCRIPTS
-from advisor.cli.typed import TYPED
 from advisor.collectors import atomic
 from advisor.errors import AdvisorError, UsageError
 
 if TYPE_CHECKING:
     from advisor.show import Chart, Style
 
+# The words of the command line, as answers print them: more can be asked by adding to them.
+TYPED: Final[ContextVar[tuple[str, ...]]] = ContextVar("TYPED", default=())
+NOTEBOOK: Final = ".ipynb"
+SCRIPTS: Final = (".py", NOTEBOOK)  # what is recorded when it is named
 SUFFIXES: Final = (".png", ".svg", ".pdf")
 _TERMINAL: Final = "-"
 _HINT: Final = "name a .png, .svg or .pdf file; for the terminal, write --plot last"
