@@ -26,6 +26,7 @@ from advisor.planners.layouts import PlannedLayout, SearchSpace, UnitProblem, se
 from advisor.planners.links import data_parallel_step, hierarchical_all_reduce_s
 from advisor.planners.memory import UnitTable
 from advisor.planners.step import (
+    Devices,
     TransformerBlocks,
     Unit,
     step_time,
@@ -399,22 +400,25 @@ class UnitModel:
         return float(self.case.loading_s(np.ones(1), np.array([row]))[0])
 
     def times(self, device: Device, tp: int = 1) -> UnitTimes:
-        """Return the units' times on a device, calibrated; made once."""
+        """Return the units' times on a device, calibrated; made once for all accelerators."""
         if (device, tp) not in self._timed:
-            self._timed[device, tp] = _units_times(self.case, self.parts, device, tp)
+            fleet = self.case.fleet
+            devices = fleet.devices.take(np.unique(fleet.device[fleet.is_accelerated]))
+            if device not in devices:  # a processor, or a share of a device, of a group
+                devices = Devices.of([device])
+            found = _units_times(self.case, self.parts, devices, tp)
+            self._timed |= {(one, tp): of for one, of in zip(devices, found, strict=True)}
         return self._timed[device, tp]
 
 
-def _units_times(case: StepCase, parts: tuple[Unit, ...], device: Device, tp: int) -> UnitTimes:
-    work, constants = case.work, case.constants
-    if device in case.fleet.devices:
-        factor, log_sd = case.calibrated(np.array([case.fleet.devices.index(device)]))
-    else:  # a share of one, of a group
-        factor, log_sd = case.calibrated_on([device])
+def _units_times(
+    case: StepCase, parts: tuple[Unit, ...], devices: Devices, tp: int
+) -> list[UnitTimes]:
+    constants = case.constants
+    factor, log_sd = case.calibrated_on(devices)
     return unit_times(
-        work, parts, device, _TABULATED, constants.device, host=measured_on(case.job),
-        gain=constants.calibration.cpu_to_accelerator, log_factor=float(factor[0]),
-        log_sd=float(log_sd[0]), tp=tp,
+        case.work, parts, devices, _TABULATED, constants.device, host=measured_on(case.job),
+        gain=constants.calibration.cpu_to_accelerator, log_factor=factor, log_sd=log_sd, tp=tp,
     )  # fmt: skip
 
 
