@@ -137,7 +137,7 @@ def test_memory_of_a_search_does_not_grow_with_the_layouts() -> None:
         search(transformer, machines, nodes, batch)
         tracemalloc.start()
         search(transformer, machines, nodes, batch)
-        found = len(splits(transformer, nodes * 8, batch, SearchSpace()).dp)
+        found = np.size(splits(transformer, nodes * 8, batch, SearchSpace()).dp)
         used = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return found, used
