@@ -21,7 +21,6 @@ from advisor.catalogue import Offers
 from advisor.estimate import Completion, SideCosts, TimeColumns, on_demand, on_spot
 from advisor.jobs import Job
 from advisor.planners.core import concatenate
-from advisor.quantities import REACH_90
 from advisor.rank.front import Front, doubted, pareto_front
 from advisor.rank.renting import Booleans, Floats, Integers
 
@@ -82,9 +81,19 @@ class Rows:
         """Return the price of all machines of every row of equal ones [USD/h]."""
         return np.asarray(offers.price_usd_per_h[self.offer] * self.machines)
 
-    def worst(self, rows: Integers) -> Floats:
-        """Return the factor by which rows are judged worse than expected, as picks judge them."""
-        return np.where(self.is_extrapolating[rows], np.exp(REACH_90 * self.log_sd[rows]), 1.0)
+    def worst(self, rows: Integers) -> tuple[Floats, Floats]:
+        """Return by which factors time and cost are judged worse than expected, as by picks.
+
+        They differ of spot machines, whose replacements may be dearer.
+        """
+        done, is_judged = self.done[rows], self.is_extrapolating[rows]
+        bounds = self.completions.finish_h, self.completions.billed_h
+        with np.errstate(invalid="ignore", divide="ignore"):
+            time, cost = (
+                np.where(is_judged, np.nan_to_num(one[done, 2] / one[done, 1], nan=1.0), 1.0)
+                for one in bounds
+            )
+        return time, cost
 
     def doubted(self, lacks: Integers, gain: float, coverage: float) -> Floats:
         """Return ``front.doubted`` of the rows of equal machines."""

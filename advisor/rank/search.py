@@ -308,7 +308,8 @@ class _EqualSearch(_Bounded):
         self.prices = {
             one: self.asked.cheapest(
                 (self.asked.offers.pricing == "spot") == (one == "spot"),
-                most_usd_per_h, self.usd_per_h,
+                most_usd_per_h,
+                self.usd_per_h,
             )
             for one in ("on-demand", "spot")
         }

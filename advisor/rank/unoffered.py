@@ -70,7 +70,9 @@ def _cards(request: Constraints, catalogue: Catalogue) -> dict[str, tuple[str, .
         far = {other: _unlike(asked[0], one) for other, one in known.items()}
         # Another maker's card stands in only where this one's are not rented at all.
         is_others = all(others for others, _ in far.values())
-        near = [one for one, (others, apart) in far.items() if others == is_others and apart <= _FAR]
+        near = [
+            one for one, (others, apart) in far.items() if others == is_others and apart <= _FAR
+        ]
         found[name] = tuple(sorted(near, key=far.__getitem__)[:_NEAREST])
     return found
 

@@ -29,7 +29,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-
 from advisor.answer import Recommendation
 from advisor.api import job_of, ranked
 from advisor.ask import Question
@@ -115,8 +114,10 @@ def kept(one: Record, asked: Asked) -> Iterator[Asked]:
         yield {"gpus": f"{part['accelerator']}:{part['accelerators_per_instance']:g}"}
     if "region" not in asked:
         yield {"region": part["region"]}
-    yield {"max_price": 1.0001 * part["price_usd_per_h"]}
-    yield {"max_hourly": 1.0001 * part["price_usd_per_h"] * machines}
+    # Spot machines that on-demand ones stand in for keep no limit that those break.
+    if one["completion"] in ("on-demand", "spot", "elastic-spot"):
+        yield {"max_price": 1.0001 * part["price_usd_per_h"]}
+        yield {"max_hourly": 1.0001 * part["price_usd_per_h"] * machines}
     if part["price_as_of"]:
         yield {"dated": True}
     if asked.get("spot") and part["pricing"] == "on-demand" and "deadline" not in asked:
