@@ -1,6 +1,6 @@
 """The laws of the pick and of its rows, over random questions.
 
-    python -m advisor.lab.experiments.monotone [--questions N] [--seed S] [--offers N] [--append FILE]
+    python -m advisor.lab.experiments.monotone [--questions N] [--offers N] [--append FILE]
 
 Every question (those of ``sentences``) is answered by ``recommend``, then asked again with what
 follows from the answer:
@@ -17,7 +17,8 @@ exported   every row of the list goes to the target that it names; what mixes ty
 
 Left out: ``--cloud``, which also says where somebody has accounts and therefore waits for none;
 ``--deadline`` beside ``--spot``, which offers plans by the deadline that are there by no other
-way; unlike machines, which take ten times as long to search. ``--append FILE`` keeps every answer, a JSON line each: a run that was ended goes on there.
+way; unlike machines, which take ten times as long to search. ``--append FILE`` keeps every answer,
+a JSON line each: a run that was ended goes on there.
 """
 
 from __future__ import annotations
