@@ -213,6 +213,7 @@ def advised(
     said, notes = advice.noted(said, facts)
     return AdviceList(
         run=job.name, now=facts.now, advice=said, meets_constraints=is_met, is_whole=is_whole,
+        serving=advice.serving_words(job, recording, predictor.catalogue, limits),
         notes=notes,
     )  # fmt: skip
 

@@ -18,14 +18,14 @@ from advisor.ask import Constraints
 from advisor.catalogue import Catalogue, shipped
 from advisor.catalogue import snapshot as store
 from advisor.catalogue.offer_columns import Floats
-from advisor.catalogue.tables import MAX_ROWS, Column, cell, parse, parse_numbers, read, text
+from advisor.catalogue.tables import MAX_ROWS, Column, cell, parse, parse_numbers, read
 from advisor.errors import CatalogueError
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
 from advisor.rank.ranking import recommend
 
 PRICE = Column(name="price", low=1e-5, high=1e5)
-COLUMNS = (text("name", is_required=True), PRICE)
+COLUMNS = (Column(name="name", kind="text", is_required=True), PRICE)
 NUMBERS = (Column(name="id", is_required=True), PRICE)
 
 

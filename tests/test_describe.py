@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from advisor.jobs.describe import model_work, read_model
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.nouns import Work
 from advisor.planners.core.setup import Transformer, transformer_parameters
@@ -247,3 +248,26 @@ def test_an_unknown_precision_is_refused_with_those_that_are_known() -> None:
     with pytest.raises(PlanningError, match="fp7") as caught:
         transformer_work(BERT, micro_batch=1, precision="fp7")  # type: ignore[arg-type]
     assert "bf16" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "gflop"),  # Ultralytics' table of models: two operations a multiply-accumulate
+    [("yolov8n", 8.9), ("yolov8m", 79.3), ("yolov8x", 258.5), ("yolo11n", 6.6),
+     ("yolo11m", 68.5), ("yolo11x", 196.0), ("yolov5nu", 7.7), ("yolov5xu", 246.4)],
+)  # fmt: skip
+def test_detectors_have_the_published_operations(name: str, gflop: float) -> None:
+    network = read_model(Path(name))
+    work = model_work(network, micro_batch=2, precision="fp16")
+    products = ("convolution", "winograd", "depthwise", "matmul")
+    forward = sum(o.flop for o in work.operators if o.phase == "forward" and o.kind in products)
+    assert forward / 2e9 == pytest.approx(gflop, rel=0.02)
+
+
+def test_a_detectors_work_grows_with_the_area_and_its_image_has_to_divide() -> None:
+    small, large = (read_model(Path("yolo11s"), image=side) for side in (320, 640))
+    works = [model_work(one, micro_batch=1, precision="fp16") for one in (small, large)]
+    assert works[0].parameters == works[1].parameters == 9_458_736
+    kept = [one.saved_bytes_per_sample for one in works]
+    assert 3.9 < kept[1] / kept[0] < 4.5  # attention grows with its square
+    with pytest.raises(PlanningError, match="divided by"):
+        model_work(read_model(Path("yolov8n"), image=500), micro_batch=1, precision="fp16")

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from advisor.ask import Question
 from advisor.catalogue.containers import container_billing, container_offers
 from advisor.errors import UsageError
+from advisor.estimate import JobFigures, figures_of, over_phases
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
 from advisor.planners import PlanningError
@@ -29,7 +30,7 @@ from advisor.planners.systems.hydrozoa import (
 )
 from advisor.planners.systems.rank_spread import RankSpread
 from advisor.report.simulation import elastic
-from advisor.simulate.elastic import JobFigures, figures_of, over_phases, planned
+from advisor.simulate.elastic import planned
 from advisor.simulate.questions import SimulateElastic
 
 HOUR = 3600.0

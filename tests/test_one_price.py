@@ -17,7 +17,7 @@ from advisor.ask import Constraints, JobSpec, Question
 from advisor.catalogue import Catalogue, OfferFilter
 from advisor.cli.program import app
 from advisor.estimate.answer import offer_of
-from advisor.words import price_words, prices_words
+from advisor.words import price_words, prices_words, standing_words
 
 RUN = CliRunner()
 GPT2 = ["--layers", "12", "--hidden", "768", "--heads", "12", "--tokens", "5B"]
@@ -163,20 +163,22 @@ def test_every_door_says_one_day_of_a_price(words: str, tmp_path: Path) -> None:
     assert price_words([part]) == words
     row = unwrapped("recommend", *question)
     assert words in row
-    assert f"Prices {words}" in row
+    standing = standing_words(best)
+    assert f"{words}, stock unknown" in standing
+    assert standing in row
     predicted = record_of("predict", *GPT2, "--on", f"{provider}:{machine}")
     assert [one["note"] for one in predicted["sources"] if one["what"].startswith("price")] == [
-        f"{provider} {part['region']}, lowest on-demand price; {words}"
+        f"{provider} {part['region']}, lowest on-demand price; {standing}"
     ]
     said("export", *question, "--to", "slurm", "-o", str(tmp_path))
     exported = "".join(one.read_text() for one in tmp_path.iterdir())
-    assert re.search(rf"# Row \d+ of `advisor recommend` for .*, {words}\.", exported)
+    assert re.search(rf"# Row \d+ of `advisor recommend` for .*, {re.escape(standing)}\.", exported)
     shown = said("catalogue", "show", f"{provider}:{machine}")
     assert day in next(line for line in shown.splitlines() if line.startswith(part["region"]))
     listed = said("catalogue", "list", "--type", machine, "--cloud", provider, "--cheapest",
                   "--on-demand")  # fmt: skip
     assert f"prices{words.removeprefix('price')}" in listed
-    assert words in unwrapped("gate", *GPT2, "--on", f"{provider}:{machine}", "--budget", "1000")
+    assert standing in unwrapped("gate", *GPT2, "--on", f"{provider}:{machine}", "--budget", "1000")
 
 
 def test_python_and_the_page_say_the_days_of_what_they_show() -> None:

@@ -102,37 +102,39 @@ def test_training_is_undone_and_the_drift_that_it_learned_from_is_over(home: Pat
     assert again.exit_code != 0
 
 
-def places(kinds: list[str], machine: str = "T4") -> Places:
+def places(kinds: list[str], jobs: str = "x", machine: str = "T4") -> Places:
     rows = len(kinds)
     return Places(
-        machine=np.full(rows, machine), architecture=np.full(rows, "turing"),
-        is_several=np.zeros(rows, bool), kind=np.array(kinds), flop=np.full(rows, 1e10),
-        features=np.zeros((rows, 6)),
+        job=np.resize(list(jobs), rows), machine=np.full(rows, machine),
+        architecture=np.full(rows, "turing"), is_several=np.zeros(rows, bool), kind=np.array(kinds), flop=np.full(rows, 1e10),
+        features=np.zeros((rows, 6)), amounts=np.zeros((rows, 1)),
     )  # fmt: skip
+
+
+def residuals(at: Places, off: Any) -> Residuals:
+    rows = len(at.flop)
+    return Residuals(places=at, residual=np.array(off, float), log_sd=np.full(rows, 0.2))
 
 
 def test_unlike_jobs_are_not_moved_at_all_and_like_ones_less_than_the_runs() -> None:
     kinds = ["convolutions"] * 3
-    runs = Residuals(places=places(kinds), job=np.array(list("abc")), residual=np.full(3, 0.7))
+    runs = residuals(places(kinds, "abc"), np.full(3, 0.7))
     error, left = runs.expected(places(["convolutions", "transformers"]))
     assert 0.35 < error[0] < 0.7
     assert error[1] == 0.0
     assert left[1] == 1.0
     assert 0.0 < left[0] < 1.0
-    few, _ = runs.expected(places(["convolutions"]), np.array([True, False, False]))
+    few, _ = runs.take(np.array([0])).expected(places(["convolutions"]))
     assert 0.0 < few[0] < error[0]
 
 
 def test_only_a_region_with_a_gain_beyond_chance_is_won() -> None:
     rng = np.random.default_rng(0)
-    noise = Residuals(
-        places=places(["convolutions"] * 12), job=np.array([f"{i}" for i in range(12)]),
-        residual=rng.choice([-0.3, 0.3], 12),
-    )  # fmt: skip
+    noise = residuals(places(["convolutions"] * 12, "abcdefghijkl"), rng.choice([-0.3, 0.3], 12))
     assert not judged(noise)[0].is_won
     (alone,) = contests(np.array(["r"]), np.array(["a"]), np.array([0.5]), np.array([0.0]))
     assert not alone.is_won  # one job cannot be left out
-    slow = Residuals(places=noise.places, job=noise.job, residual=0.5 + rng.normal(0, 0.05, 12))
+    slow = residuals(noise.places, 0.5 + rng.normal(0, 0.05, 12))
     assert judged(slow)[0].is_won
 
 

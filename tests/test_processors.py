@@ -240,5 +240,11 @@ def test_what_is_recommended_has_main_memory_for_its_ranks(predictor: Predictor)
         assert offer.memory_gib >= 2.0 * offer.accelerators
     with pytest.raises(DoesNotRunError, match=r"4 processes need .* GiB of main memory"):
         estimate_on_type(predictor, job, "n1-standard-1+4xT4")
+    assert found.rejected["too_few_vcpus"] > 0
+    for one in found.front:
+        offer, _ = one.configuration.parts[0]
+        assert offer.vcpus >= offer.accelerators
+    with pytest.raises(DoesNotRunError, match="fewer vCPUs than ranks"):
+        estimate_on_type(predictor, job, "n1-highmem-2+4xT4")
     # The same cards in a larger machine hold it.
     assert estimate_on_type(predictor, job, "n1-highmem-16+4xT4").devices == 4

@@ -20,7 +20,14 @@ from hypothesis import strategies as st
 from advisor import api, data, recommend
 from advisor.answer import Candidate, Recommendation
 from advisor.ask import Constraints, JobSpec, LayoutRequest, layout_space
-from advisor.catalogue import Catalogue, GpuFilter, OfferFilter, account_limits, rented_at_once
+from advisor.catalogue import (
+    Accelerator,
+    Catalogue,
+    GpuFilter,
+    OfferFilter,
+    account_limits,
+    rented_at_once,
+)
 from advisor.catalogue.accounts import limited_types
 from advisor.catalogue.select import parse_gpus
 from advisor.collectors.watch.host import describe_host
@@ -357,6 +364,23 @@ def test_a_gpu_that_no_provider_offers_names_the_nearest(predictor: Predictor) -
     assert answer.picks.get("best_value") == ("here" if here.training_time_h.value < 720 else None)
 
 
+def near_cards(catalogue: Catalogue, names: tuple[str, ...]) -> list[Accelerator]:
+    return [catalogue.accelerators[one] for one in names]
+
+
+def test_what_is_like_nothing_has_no_nearest(catalogue: Catalogue) -> None:
+    """Seen: "--region mars. The nearest is eastus", and a video card in place of a RTX 4090."""
+    assert unoffered(Constraints(region="mars"), catalogue) == {"--region mars": ()}
+    found = unoffered(Constraints(region="us-est-1"), catalogue)["--region us-est-1"]
+    assert "us-east-1" in found
+    found = unoffered(Constraints(region="germany"), catalogue)["--region germany"]
+    assert found
+    assert all("germany" in one for one in found)
+    with pytest.raises(UsageError) as refused:
+        catalogue.select(OfferFilter(providers=("asw",)))
+    assert "did you mean aws?" in str(refused.value.hint)
+
+
 def test_the_nearest_accelerator_is_known_and_of_the_same_maker(catalogue: Catalogue) -> None:
     """What is said in place of a card that nobody rents trains: its figures are known."""
     every = catalogue.select(OfferFilter(pricing=("on-demand", "spot")))
@@ -369,6 +393,8 @@ def test_the_nearest_accelerator_is_known_and_of_the_same_maker(catalogue: Catal
             assert near.name in rented
             assert near.device or not asked.device
             assert near.peak_flop_per_s("fp16") or not asked.peak_flop_per_s("fp16")
+        figures = [(one.memory_bytes, asked.memory_bytes) for one in near_cards(catalogue, found)]
+        assert all(0.25 < a / b < 4 for a, b in figures if b)
         if found and asked.vendor in makers and asked.training_use == "yes":
             assert catalogue.accelerators[found[0]].vendor == asked.vendor
 

@@ -144,6 +144,8 @@ def test_the_page_offers_every_constraint_and_the_whole_layout() -> None:
     assert len(set(controls.NAMES)) == len(controls.NAMES)
     drawn = [one for group in controls.controls(("aws",)) for one in group["controls"]]
     assert [one["name"] for one in drawn] == list(controls.NAMES)
+    for group in controls.controls(("aws",), runs=("digits",)):  # as the help of the verb has them
+        assert {ENTRIES[one["name"]].panel for one in group["controls"]} == {group["title"]}
     for one in drawn:
         assert one["help"] == ENTRIES[one["name"]].help
         assert one["kind"] != "choice" or one["choices"]

@@ -7,6 +7,7 @@ from .cures import noted as noted
 from .cures import sharing_with as sharing_with
 from .experts import Serving as Serving
 from .experts import serving_advice as serving_advice
+from .experts import serving_words as serving_words
 from .facts import Advice as Advice
 from .facts import AdviceList as AdviceList
 from .facts import Facts as Facts

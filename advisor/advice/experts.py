@@ -37,14 +37,17 @@ from advisor.planners.systems import (
     Mixture,
     cache_sizes,
     che_hit_rate,
+    forecasts_that_win,
     met_experts,
     smallest_within,
     together,
     unrecorded_sizes,
 )
-from advisor.quantities import digits, seconds_text
+from advisor.quantities import digits, seconds_text, usd_text
 
 _FEWEST_TOKENS: Final = 64
+# Whatever is at hand serves smaller mixtures.
+_LEAST_BYTES: Final = GIB
 # Accesses that are replayed for each size and policy: a second of computing for all of them.
 _MOST_ACCESSES: Final = 48_000
 # What a token may take, by default, over what it takes with every expert on the device.
@@ -142,8 +145,29 @@ def serving_advice(
         before, trace = _halves(served.trace, asked.requests)
         rest = tuple(one for one in POLICIES if one not in BY_HITS)
         sizes += cache_sizes(mixture, trace, rest, before=before, requests=asked.requests)
+        sizes = forecasts_that_win(sizes)
     chosen = _chosen(mixture, sizes, place, asked)
     return _advice(served, mixture, chosen, sizes, place, trace, asked.requests)
+
+
+def serving_words(
+    job: Job, recording: Recording | None, catalogue: Catalogue, limits: Constraints
+) -> str:
+    """Say in a line what serves a mixture of experts once it is trained; nothing of others."""
+    model = None if job.work is None else job.work.transformer
+    is_routed = recording is not None and recording.routing is not None
+    if not is_routed and (model is None or model.experts < 2):
+        return ""
+    try:
+        one = serving_advice(job, recording, Serving(), catalogue, constraints=limits).details
+    except (AdvisorError, PlanningError):
+        return ""
+    if one["resident_memory_bytes"] < _LEAST_BYTES:
+        return ""
+    usd, kept = one["usd_per_million_tokens"], f"{one['cached']} of {one['experts']}"
+    stays = f"{kept if one['cached'] < one['experts'] else 'all'} experts of a layer on it"
+    said = f", {usd_text(usd)} per million tokens" if usd else ""
+    return f"Once trained, {one['place']} serves it with {stays}{said} (advisor advise --serving)"
 
 
 def _chosen(
@@ -155,7 +179,8 @@ def _chosen(
     chosen = smallest_within(able, token_s=limit_s, memory_bytes=room)
     if chosen is not None:
         return chosen
-    best = min((one for one in able if one.policy != "oracle"), key=lambda one: one.token_s)
+    held = [one for one in able if one.memory_bytes <= room] or able
+    best = min((one for one in held if one.policy != "oracle"), key=lambda one: one.token_s)
     reason = f"{seconds_text(best.token_s)} takes {digits(best.memory_bytes / GIB)} GiB"
     if len(able) < len(sizes):
         reason += (
@@ -385,7 +410,7 @@ def _advice(
     if chosen.cached < mixture.experts:
         kept = f"{chosen.cached} of {mixture.experts} experts"
         size = f"{digits(chosen.memory_bytes / GIB)} GiB in place of {size}"
-        stay = f"{chosen.cached} experts a layer stay: {_WORDS[chosen.policy]}"
+        stay = f"of each layer {chosen.cached} stay: {_WORDS[chosen.policy]}"
     name = "expert-cache" if trace is None else "expert-cache (recorded)"
     return Advice(
         **worded(

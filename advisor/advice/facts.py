@@ -116,6 +116,7 @@ class AdviceList(Recorded):
     # as sentences: what was asked about and gains nothing; what the recording is too noisy to tell
     notes: tuple[str, ...] = ()
     is_whole: bool = True  # False for a program that was stopped: times are of what was seen
+    serving: str = ""  # what serves a mixture of experts once it is trained, in words
 
     def __len__(self) -> int:
         """Return how many pieces of advice there are."""

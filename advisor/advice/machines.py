@@ -344,12 +344,20 @@ def _spot(facts: Facts) -> Iterator[Advice | None]:
         yield facts.priced("spot", facts.job, pricing="spot")
 
 
+# Flags of what a search space calls otherwise.
+_FLAGS: Final = {
+    "accumulation_steps": "accumulate", "zero_stages": "zero", "recomputes": "recompute",
+    "swaps": "swap", "moves": "offload", "offloads": "offload", "offloads_alone": "offload",
+}  # fmt: skip
+
+
 def _layout(facts: Facts) -> Iterator[Advice | None]:
     """Offer the best layout where the user has fixed another."""
     space = facts.constraints.space
     fixed = {} if space is None else space.fixed
     if fixed and facts.job.work is not None:
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in fixed)
+        names = dict.fromkeys(_FLAGS.get(name, name).replace("_", "-") for name in fixed)
+        flags = ", ".join(f"--{name}" for name in names)
         yield facts.priced("layout", facts.job, space=SearchSpace(), flags=flags)
 
 

@@ -81,7 +81,7 @@ class ProposedChange(Recorded):
     """What the best value would become if one thing changed."""
 
     # ``"budget"``, ``"deadline"`` or the name of a cure of ``advisor.advice``; ``"device"`` and
-    # ``"ddp"``, which the answer assumes: what holds without
+    # ``"ddp"``, which the answer assumes: what holds without; ``"elastic"``, ``"unreleased"``
     name: str
     do: str
     training_time_h: Estimate
@@ -101,6 +101,7 @@ class Recommendation(Recorded):
     run: str  # the recorded run, or the name of the job
     # the facts of the job that the numbers rest on, with where each comes from
     job: Mapping[str, Any]
+    serving: str = ""  # what serves a mixture of experts once it is trained, in words
     catalogue: Prices  # with the priced offers that the request admits
     predictor: Named
     considered: int  # candidates looked at: offers times counts

@@ -3,6 +3,7 @@ from .entries import BYTES_WITH_UNIT as BYTES_WITH_UNIT
 from .entries import COUNT as COUNT
 from .entries import FILES as FILES
 from .entries import HOURS as HOURS
+from .entries import LIMITS as LIMITS
 from .entries import OFFLOAD_FLAG as OFFLOAD_FLAG
 from .entries import OPTIONS as OPTIONS
 from .entries import OUTPUT as OUTPUT
@@ -10,6 +11,7 @@ from .entries import PANELS as PANELS
 from .entries import PARTS as PARTS
 from .entries import PLOT_FLAG as PLOT_FLAG
 from .entries import RATE as RATE
+from .entries import RENTED as RENTED
 from .entries import SECONDS as SECONDS
 from .entries import SECONDS_WITH_UNIT as SECONDS_WITH_UNIT
 from .entries import SHARE as SHARE

@@ -253,6 +253,9 @@ class Constraints:
         "hour.", USD, name="max_hourly", panel=LIMITS)
     pricings: tuple[Pricing, ...] = option("Consider spot prices as well as on-demand ones.",
         SPOT, name="spot", default=("on-demand",), flags="--spot/--on-demand", panel=RENTED)
+    commitment: Literal["1y", "3y"] | None = option("Also take the prices of a commitment that "
+        "you hold: 1y or 3y. The cost is of the job's hours alone.", choice("1y", "3y"),
+        name="reserved", panel=RENTED)
     mixed: bool | None = option("Consider several types of machines together, in one region "
         "(default: if equal machines do not suffice).", FLAG, panel=RENTED)
     saves_checkpoints: bool = option("Whether the job can resume from a checkpoint, which spot "
@@ -293,7 +296,7 @@ class Constraints:
             regions=(self.region,) if self.region else (),
             gpus=self.gpus,
             max_price_usd_per_h=self.max_price_usd_per_h or math.inf,
-            pricing=self.pricings,
+            pricing=(*self.pricings, *self.committed),
             is_dated=self.is_dated,
         )
 
@@ -323,6 +326,13 @@ class Constraints:
         for holds, what, hint in checks:
             if not holds:
                 raise UsageError(what, hint=hint)
+
+    @property
+    def committed(self) -> tuple[Pricing, ...]:
+        """Ways to pay by a commitment that the user holds."""
+        if self.commitment is None:
+            return ()
+        return ("reserved-1y",) if self.commitment == "1y" else ("reserved-3y",)
 
     @property
     def most_usd_per_h(self) -> float:

@@ -17,21 +17,15 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.catalogue.offer_columns import Offers, TableRow, TypeColumns
+from advisor.catalogue import files
+from advisor.catalogue.offer_columns import COMMITTED, Offers, TableRow, TypeColumns
 from advisor.catalogue.snapshot import bundled_folder
-from advisor.catalogue.tables import Column, read_records, text
+from advisor.catalogue.tables import read_records
 from advisor.errors import CatalogueError
 from advisor.providers import launched_by
 
 UNITS: Final = ("vcpus", "gpus", "machines", "usd_per_h")
-COLUMNS: Final = (
-    text("provider", is_required=True),
-    text("instance_types", "a glob of names; the first row that fits counts", is_required=True),
-    Column(name="limit", high=1e6, is_required=True),
-    text("unit", "one of UNITS; usd_per_h is of everything that runs", is_required=True),
-    text("as_of", is_required=True), text("checked", is_required=True),
-    text("source", is_required=True),
-)  # fmt: skip
+COLUMNS: Final = files.COLUMNS["accounts"]
 # What an account has to ask for is granted after so long: "24 to 72 hours" where AWS looks at a
 # request (docs.getimpala.ai, 2026-11-25), "within a few hours" or refused at Google
 # (github.com/rochesterxugroup/google_cloud_tutorial). [h]
@@ -92,7 +86,8 @@ def with_standing(types: TypeColumns, offers: Offers) -> Offers:
 def rented_at_once(types: TypeColumns, offers: Offers) -> NDArray[np.float64]:
     """Return how many machines of each offer a new account can rent at once; inf where unknown.
 
-    Offers with a quota of the user's own are within it: no other limit counts.
+    Offers with a quota of the user's own are within it, and who holds a commitment has an account
+    that holds the machines: no other limit counts.
     """
     limit_of = np.full(len(types), -1, dtype=np.int64)
     limits = account_limits()
@@ -109,5 +104,6 @@ def rented_at_once(types: TypeColumns, offers: Offers) -> NDArray[np.float64]:
                 "machines": np.ones(at.size), "usd_per_h": offers.price_usd_per_h[at],
             }[one.unit]  # fmt: skip
             found[at] = np.floor(one.limit / np.maximum(np.nan_to_num(each, nan=1.0), 1e-9))
-    found[np.isfinite(offers.max_instances)] = np.inf
+    is_held = np.isfinite(offers.max_instances) | np.isin(offers.pricing, COMMITTED)
+    found[is_held] = np.inf
     return found

@@ -9,26 +9,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from advisor.catalogue import files
 from advisor.catalogue.snapshot import bundled_folder
-from advisor.catalogue.tables import Column, read_facts, text
+from advisor.catalogue.tables import read_facts
 from advisor.errors import CatalogueError, UsageError
 from advisor.planners.systems import Billing
 from advisor.quantities import parse_cores_and_memory
 
-_MOST_USD: Final = 1000.0
-COLUMNS: Final = (
-    text("name", is_required=True), text("provider", is_required=True),
-    text("region", is_required=True),
-    Column(name="vcpu_usd_per_h", high=_MOST_USD, is_required=True, means="of a vCPU"),
-    Column(name="gib_usd_per_h", high=_MOST_USD, is_required=True, means="of a GiB of memory"),
-    text("accelerator", "that a container can have one of; empty where there is none"),
-    Column(name="accelerator_usd_per_h", high=_MOST_USD),
-    Column(name="quantum_s", low=1e-3, high=3600, is_required=True, means="time is rounded up to"),
-    Column(name="minimum_s", high=86400, is_required=True, means="the least that is billed"),
-    Column(name="most_vcpus", low=0.25, high=1000, is_required=True, means="of one container"),
-    Column(name="most_gib", low=0.25, high=10_000, is_required=True, means="of one container"),
-    text("as_of", is_required=True), text("source", is_required=True),
-)  # fmt: skip
+COLUMNS: Final = files.COLUMNS["containers"]
 _GIB: Final = 2**30
 
 

@@ -22,6 +22,7 @@ from advisor.planners.step import Devices
 
 Pricing = Literal["on-demand", "spot", "reserved-1y", "reserved-3y"]
 PRICINGS: Final[tuple[Pricing, ...]] = get_args(Pricing)
+COMMITTED: Final = PRICINGS[2:]  # of which one binds oneself for years
 SpeedSource = Literal["measured", "other benchmark", "same cpu model", "same family", "unknown"]
 # How a price came about, the surest first: the user's, published, another's day or place scaled,
 # computed from something else.

@@ -53,7 +53,7 @@ from advisor.catalogue.offer_columns import (
 )
 from advisor.catalogue.select import canonical
 from advisor.catalogue.snapshot import Kind, Snapshot
-from advisor.catalogue.tables import Column, read_facts, text
+from advisor.catalogue.tables import read_facts
 from advisor.errors import AdvisorError, CatalogueError
 from advisor.planners.core import GIB
 from advisor.providers import SHORTEST_BILL_H
@@ -70,27 +70,8 @@ _NEEDED: Final = {
     "block": ("instance_type", "region", "value", "count", "hours"),
 }
 _RULE_HINT: Final = f"one of: {', '.join(_NEEDED)}"
-COLUMNS: Final = (
-    text("rule", is_required=True, hint=_RULE_HINT),
-    text("provider", is_required=True),
-    text("instance_type", is_optional=True),
-    text("region", is_optional=True),
-    text("pricing", is_optional=True),
-    Column(name="value", high=files.MAX_PRICE_USD_PER_H, is_optional=True),
-    text("unit", is_optional=True),
-    text("service", is_optional=True),
-    Column(name="count", low=1, high=1_000_000, is_optional=True),
-    Column(name="hours", low=0.01, high=100_000, is_optional=True),
-    Column(name="vcpus", low=1, high=100_000, is_optional=True),
-    Column(name="memory_gib", low=0.05, high=1_000_000, is_optional=True),
-    text("accelerator", is_optional=True),
-    Column(name="accelerator_count", low=0.01, high=10_000, is_optional=True),
-    Column(name="network_gbps", high=1_000_000, is_optional=True),
-    text("rdma", is_optional=True),
-    text("intra_node_link", is_optional=True),
-    Column(name="coremark_per_vcpu", low=100, high=1_000_000, is_optional=True),
-    text("note", is_optional=True),
-)
+_RULE, *_OTHERS = files.COLUMNS["overrides"]
+COLUMNS: Final = (replace(_RULE, hint=_RULE_HINT), *_OTHERS)
 UNITS: Final = ("instances", "vcpus", "gpus")
 
 

@@ -352,7 +352,11 @@ def _known(providers: Collection[str], present: Texts) -> set[str]:
     folded = {name.casefold(): name for name in known}
     for name in providers:
         if name.casefold() not in folded:
-            raise UsageError(f"no provider is called {name!r}", hint=f"one of: {', '.join(known)}")
+            close = difflib.get_close_matches(name.casefold(), folded, n=1)
+            meant = f"did you mean {folded[close[0]]}? " if close else ""
+            raise UsageError(
+                f"no provider is called {name!r}", hint=f"{meant}one of: {', '.join(known)}"
+            )
     return {folded[name.casefold()] for name in providers}
 
 

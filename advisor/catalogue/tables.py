@@ -46,7 +46,6 @@ class Column:
     hint: str = ""  # what may stand in it, for whoever left it out
     fact: str = ""  # what a record calls it; as the column where empty
     unit: float = 1.0  # of a number, in the unit of the fact
-    means: str = ""
 
     @property
     def is_number(self) -> bool:
@@ -57,11 +56,6 @@ class Column:
     def unknown(self) -> Any:
         """What stands for an empty cell."""
         return np.nan if self.is_number else ""
-
-
-def text(name: str, means: str = "", **rules: Any) -> Column:
-    """Declare a column of text."""
-    return Column(name=name, kind="text", means=means, **rules)
 
 
 def read_bytes(path: Path) -> bytes:

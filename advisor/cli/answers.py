@@ -47,6 +47,7 @@ from advisor.ask import (
 )
 from advisor.cli.options import given_flags, predictor_of, print_json, put, run_argument, with_run
 from advisor.cli.terminal import check_drawable, is_terminal, show_plot, waiting
+from advisor.cli.typed import TYPED
 from advisor.collectors import atomic, derive
 from advisor.errors import DoesNotFitError, DoesNotRunError, UsageError
 
@@ -64,7 +65,8 @@ class Advise(Printed):
     recorded: str | None = run_argument()
     on: str | None = option("Machine type to judge the job on: g5.xlarge or aws:g5.xlarge; `here` "
         "is this machine (default: what advisor recommend would pick).")
-    count: int = option("Number of these machines.", default=1, min=1)
+    count: int | None = option("Number of these machines (default: 1, or as a recipe says).",
+        min=1)
     beside: str | None = option("Another run to share the device with; shows the speed and the "
         "bill of each.", metavar="RUN")
     pairs: Path | None = option("With --beside: CSV of jobs measured together on such a device, "
@@ -91,7 +93,6 @@ class Advise(Printed):
 
     def __call__(self) -> None:
         from advisor import api
-        from advisor.cli.program import TYPED
 
         asked = with_run(self.question, self.recorded)
         wanted = advice.Serving(
@@ -112,7 +113,7 @@ class Advise(Printed):
             predictor = predictor_of(asked)
             job = api.job_to_advise(asked, predictor)
             found = api.advised(
-                job, asked, api.recording_of(asked.job), on=self.on, count=self.count,
+                job, asked, api.recording_of(asked.job), on=self.on, count=self.count or 1,
                 predictor=predictor,
                 beside=None if self.beside is None else api.job_of(JobSpec(run=self.beside)),
                 pairs=() if self.pairs is None else advice.read_pairs(self.pairs),
@@ -251,8 +252,9 @@ class Predict(Printed):
         JOB, ("completion", "known_network", "coverage"), PRICES, LAYOUT, SETUP)
     on: str | None = option("Machine type: g5.xlarge or aws:g5.xlarge; `here` is this machine.")
     gpu: str | None = option("Accelerator of any provider: L4, H100, MI300X.")
-    count: int = option("Number of machines (--on), or of accelerators (--gpu): more than one "
-        "rented machine holds are in several, whose network is assumed.", default=1)
+    count: int | None = option("Number of machines (--on), or of accelerators (--gpu): more than "
+        "one rented machine holds are in several, whose network is assumed (default: 1, or as a "
+        "recipe says).")
     save_job: Path | None = option("Also write the job to this file.")
     explain: bool = option("With --on: show which features changed the learned time and cost.",
         default=False, panel=OUTPUT)
@@ -282,7 +284,7 @@ class Predict(Printed):
         try:
             with waiting("estimating", is_quiet=self.as_json):
                 found = api.estimate(
-                    wanted, on=self.on, gpu=self.gpu, count=self.count,
+                    wanted, on=self.on, gpu=self.gpu, count=self.count or 1,
                     coverage=question.constraints.coverage, layout=question.layout,
                     completion=question.completion,
                     known_network=question.constraints.known_network, predictor=predictor(),
@@ -294,7 +296,7 @@ class Predict(Printed):
         if self.explain and self.on is not None:
             provider, _, name = self.on.rpartition(":")
             record["effects"] = estimate.moved_by(
-                predictor(), wanted, name, provider=provider or None, count=self.count
+                predictor(), wanted, name, provider=provider or None, count=self.count or 1
             )
         width = shutil.get_terminal_size().columns
         text = partial(words.prediction_text, record, width=width, has_memory=self.memory)
@@ -303,7 +305,7 @@ class Predict(Printed):
     def _what_fits(self, predictor: estimate.Predictor, refused: DoesNotFitError) -> str:
         """Return what makes it fit, and what the refusal says."""
         found = rank.fitting(
-            self.question, predictor, gpu=self.gpu, on=self.on, count=self.count
+            self.question, predictor, gpu=self.gpu, on=self.on, count=self.count or 1
         )  # fmt: skip
         if not found.can_fit:
             return refused.hint
@@ -315,7 +317,7 @@ class Predict(Printed):
         """Write the predicted step, and its memory, as files that are asked for."""
         if self.trace is not None:
             place = estimate.machines_asked(
-                predictor, job, on=self.on, gpu=self.gpu, count=self.count
+                predictor, job, on=self.on, gpu=self.gpu, count=self.count or 1
             )
             trace = report.step_trace(predictor, job, place, found, self.question.layout)
             atomic.write_text(self.trace, json.dumps(trace))
@@ -338,14 +340,15 @@ class Fit(Printed):
     question: Question = asked(JOB, PRICES, LAYOUT, SETUP)
     on: str | None = option("Machine type: g5.xlarge or aws:g5.xlarge.")
     gpu: str | None = option("Accelerator of any provider: L4, H100, MI300X.")
-    count: int = option("Number of machines (--on), or of accelerators (--gpu).", default=1)
+    count: int | None = option("Number of machines (--on), or of accelerators (--gpu) (default: "
+        "1, or as a recipe says).")
     # fmt: on
 
     def __call__(self) -> None:
         with waiting("asking with every change", is_quiet=self.as_json):
             found = rank.fitting(
                 self.question, predictor_of(self.question), gpu=self.gpu, on=self.on,
-                count=self.count,
+                count=self.count or 1,
             )  # fmt: skip
         record, width = found.to_record(), shutil.get_terminal_size().columns
         put(record, partial(words.fitting_text, record, width=width), as_json=self.as_json)
@@ -459,8 +462,6 @@ def _charts(record: Mapping[str, Any], plot: str | None) -> list[show.Chart]:
 
 def _show(question: Question, record: Mapping[str, Any], *, full: bool) -> None:
     from rich.console import Console
-
-    from advisor.cli.program import TYPED
 
     console = Console(highlight=False, soft_wrap=True)
     words.show_recommendation(record, console, full=full, command=TYPED.get())

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 import typer
 
-from advisor import catalogue, estimate
+from advisor import catalogue, estimate, machines
 from advisor.ask import (
     ALIASES,
     ENTRIES,
@@ -42,6 +42,7 @@ from advisor.ask import (
     variable_of,
     with_recipe,
 )
+from advisor.cli.profile import SCRIPTS, run_of
 from advisor.cli.terminal import BareCommand
 from advisor.errors import UsageError
 
@@ -55,9 +56,9 @@ _FILE: Final = "question"
 _NAMED: Final = frozenset({
     "model", "gpus", "gpu", "cloud", "region", "on", "stack", "to", "run", "recorded",
 })  # fmt: skip
-_RECIPE: Final = Entry(
-    help="Recipe of a training tool: the same as --recipe.", name="recipe_file", is_argument=True,
-    more={"metavar": "[FILE]"},
+_FILE_ALONE: Final = Entry(
+    help="Recipe of a training tool (--recipe), or a Python script, which is recorded first.",
+    name="recipe_file", is_argument=True, more={"metavar": "[FILE]"},
 )  # fmt: skip
 # Of the verbs that take a run without a flag; ``with_run`` puts it into the question.
 run_argument: Final = partial(
@@ -109,17 +110,21 @@ def _function(verb: Any, run: Callable[[Any], None] | None) -> Callable[..., Non
     if names:
         parameters.append(_FILE_PARAMETER)
     if "recipe" in names and not any(entry.is_argument for entry in entries_of(verb)):
-        parameters.append(_own(_RECIPE, str | None, None))
+        parameters.append(_own(_FILE_ALONE, str | None, None))
 
     def command(**values: Any) -> None:
         if names:
             file = values.pop(_FILE)
+            values.pop(_FILE_ALONE.name, None)  # it was given its flag (``BareCommand``)
             given = {n: values.pop(n) for n in names}
-            given |= {n: v for n, v in _recipe_of(values).items() if n == "recipe" or not given[n]}
+            if given.get("recipe") and given["ranks"] is None:
+                given["ranks"] = _asked_about(given, values)
             values["question"] = ask(
                 given, names=set(names) & ENTRIES.keys(), file=file,
                 is_told_aside=bool(values.get("as_json")),
             )  # fmt: skip
+            if values.get("count", 1) is None:
+                values["count"] = _count(given, values)
         asked = verb(**values)
         asked() if run is None else run(asked)
 
@@ -205,16 +210,25 @@ def _completed(entry: Entry) -> dict[str, Any]:
     return {"autocompletion": offered}
 
 
-def _recipe_of(values: dict[str, Any]) -> dict[str, Any]:
-    """Take the recipe that stands without a flag, in a place of its own or in that of a run."""
-    named = values.pop(_RECIPE.name, None)
-    recorded = values.get("recorded")
-    if recorded is not None and Path(recorded).is_file():
-        named, values["recorded"] = recorded, None
-    if named is None:
-        return {}
-    devices = values.get("count") if values.get("gpu") else None  # of predict and fit
-    return {"recipe": named} | ({"ranks": devices} if devices else {})
+def _asked_about(given: Mapping[str, Any], values: Mapping[str, Any]) -> int | None:
+    """Return the devices that a verb is asked about, which a recipe may leave open."""
+    if given.get("cluster"):
+        cluster = machines.read_cluster(given["cluster"], _catalogue(given))
+        return sum(group.devices for group in cluster)
+    return values.get("count") if values.get("gpu") else None
+
+
+def _count(given: Mapping[str, Any], values: Mapping[str, Any]) -> int:
+    """Return the accelerators or machines that a recipe is started on; 1 without."""
+    devices = None if given["recipe"] is None else read_recipe(given).devices
+    if devices is None or (on := values.get("on")) in (None, "here"):
+        return devices or 1
+    held = _catalogue(given).instance_type(on).accelerator_count
+    return -(-devices // max(int(held), 1))
+
+
+def _catalogue(given: Mapping[str, Any]) -> catalogue.Catalogue:
+    return catalogue.Catalogue.load(given.get("catalogue"), overrides=given.get("overrides"))
 
 
 def ask(
@@ -233,6 +247,8 @@ def ask(
     if "recipe" not in flags:
         alone = {name: value for name, value in flags.items() if name not in OF_RECIPE}
         Question.read(alone, names=names, are_flags=True)
+    if (script := str(flags.get("run"))).endswith(SCRIPTS):
+        flags["run"] = run_of(script)
     for name in flags.keys() & ENTRIES.keys():  # an alias is no entry
         if ENTRIES[name].kind.is_hours:
             say_hours(flag_of(name), flags[name])

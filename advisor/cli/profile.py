@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -12,6 +15,7 @@ import typer
 from typer.core import TyperCommand
 
 from advisor.ask import OUTPUT, RATE, SECONDS_WITH_UNIT, argument, option
+from advisor.cli.typed import TYPED
 from advisor.collectors.errors import shell_line
 from advisor.errors import UsageError
 
@@ -105,7 +109,7 @@ class ProfileScript:
             raise UsageError("--for 0 records nothing", hint="use 60s, 2m or 1h")
         words = _command(self.script or [], self.pid)
         interpreter = _interpreter(words)
-        is_notebook = bool(words) and words[0].endswith(_NOTEBOOK)
+        is_notebook = bool(words) and words[0].endswith(NOTEBOOK)
         wanted = plan_recording(
             words if interpreter is None else [interpreter.path, *words],
             interpreter=interpreter,
@@ -173,8 +177,50 @@ def _device(name: str) -> dict[str, Any]:
     }
 
 
-_NOTEBOOK: Final = ".ipynb"
-_SCRIPTS: Final = (".py", _NOTEBOOK)
+NOTEBOOK: Final = ".ipynb"
+SCRIPTS: Final = (".py", NOTEBOOK)
+
+
+def run_of(script: str) -> str:
+    """Return the newest run of a script as it stands now; without one, record the script first.
+
+    Raises UsageError if there is no such script, or it cannot be recorded.
+    """
+    _command([script], None)
+    if (found := _recorded(script)) is None:
+        typer.echo(f"note: recording the script first: advisor profile {script}", err=True)
+        # What the script prints is no part of the answer.
+        verb = [sys.executable, "-P", "-m", "advisor", "profile", script]
+        with subprocess.Popen(verb, stdout=2) as profile:
+            code = profile.wait()
+        found = _recorded(script)
+        if found is None:
+            raise UsageError(
+                f"no step of {script} was recorded (exit code {code})",
+                hint=f"with what it needs: advisor profile {script} ARGUMENTS, then ask again",
+            )
+    typer.echo(f"note: {script} as recorded in {found}", err=True)
+    TYPED.set(tuple(found if word == script else word for word in TYPED.get()))
+    return found
+
+
+def _recorded(script: str) -> str | None:
+    """Return the newest run with a step of a script that was not changed since."""
+    from advisor.collectors import derive
+
+    changed = datetime.fromtimestamp(int(os.path.getmtime(script)), UTC)
+    for line in reversed(derive.run_lines(derive.list_runs())):
+        if line.started_at is None or datetime.fromisoformat(line.started_at) < changed:
+            continue
+        if not any(word.endswith(Path(script).name) for word in line.command):
+            continue
+        seen = derive.read_recording(derive.find_run(line.run))
+        places = {os.path.realpath(os.path.join(seen.folder, one)) for one in seen.command}
+        if os.path.realpath(script) in places and (seen.step_time or seen.deep_step):
+            return line.run
+    return None
+
+
 # What starts a script in an environment of its own making, and does not come with Python.
 _RUNNERS: Final = ("uv", "poetry", "conda", "mamba", "micromamba", "pipenv", "pdm", "hatch", "rye")
 # Launchers that a package brings: the package, and the module that is the same.
@@ -200,7 +246,7 @@ def _command(words: list[str], pid: int | None) -> list[str]:
         if len(words) < 2:
             raise UsageError("-m names no module", hint="advisor profile -m package.train")
         return words
-    if first.endswith(_SCRIPTS):
+    if first.endswith(SCRIPTS):
         if not Path(first).is_file():
             if " " in first:
                 raise _no_command(words)
@@ -243,7 +289,7 @@ def _no_command(words: list[str]) -> UsageError:
 def _script_in(words: list[str]) -> list[str]:
     """Return a launcher's command from the script, or the module, on; empty where it has none."""
     for place, word in enumerate(words):
-        if word == "-m" or word.endswith(_SCRIPTS):
+        if word == "-m" or word.endswith(SCRIPTS):
             return words[place:]
     return []
 
@@ -263,7 +309,7 @@ def _interpreter(words: list[str]) -> Interpreter | None:
     """Return the Python that a script runs in; None for a command or a process to watch."""
     from advisor.collectors.run import interpreter_for
 
-    if not words or not (words[0] == "-m" or words[0].endswith(_SCRIPTS)):
+    if not words or not (words[0] == "-m" or words[0].endswith(SCRIPTS)):
         return None
     return interpreter_for(Path(words[0]), os.environ)
 
@@ -272,7 +318,7 @@ def _name_of(words: list[str]) -> str:
     """Return what a module's or notebook's run is called; empty where the script says it."""
     if words[:1] == ["-m"]:
         return words[1].rpartition(".")[2]
-    return Path(words[0]).stem if words and words[0].endswith(_NOTEBOOK) else ""
+    return Path(words[0]).stem if words and words[0].endswith(NOTEBOOK) else ""
 
 
 def _as_script(wanted: RecordingPlan) -> RecordingPlan:

@@ -12,13 +12,13 @@ import contextlib
 import importlib
 import os
 import sys
-from contextvars import ContextVar
 from typing import Any, Final
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from advisor import data
+from advisor.cli.typed import TYPED
 from advisor.collectors.errors import explain  # now: later there may be no memory to do so
 
 # Verb -> (where its record or its group of verbs stands in ``advisor.cli``, what the overview
@@ -45,8 +45,6 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
     "train": ("train.app", "Refit the models from measurements."),
     "doctor": ("doctor.Doctor", "Check this machine, and show which settings apply."),
 }
-# The words of the command line: more can be asked by adding to them.
-TYPED: Final[ContextVar[tuple[str, ...]]] = ContextVar("TYPED", default=())
 _TYPED: Final = f"{__name__}.typed"
 # Verbs that solve many small problems: their libraries are asked for one thread, before they load.
 _ON_ONE_THREAD: Final = frozenset({"train", "validate", "evaluate"})

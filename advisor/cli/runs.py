@@ -346,7 +346,7 @@ class RunsImport:
     settings: ClassVar[dict[str, Any]] = {
         "help": "Add runs that other tools kept to the records.\n\nThe format is told from the "
         "file; FORMAT PATH names it.\n\n\b\nFormats:\n"
-        + ";\n".join(f"{name}: {about}" for name, (_, about) in FORMATS.items())
+        + ";\n".join(f"{name}: {one['about']}" for name, one in FORMATS.items())
     }
     # fmt: off
     fmt: str = argument("Format of the runs, where it is not to be told from the file.", ...,

@@ -10,10 +10,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import os
 import shutil
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
@@ -21,6 +23,8 @@ import typer
 from typer.core import TyperCommand
 
 from advisor.ask import OFFLOAD_FLAG, PARTS, PLOT_FLAG
+from advisor.cli.profile import SCRIPTS
+from advisor.cli.typed import TYPED
 from advisor.collectors import atomic
 from advisor.errors import AdvisorError, UsageError
 
@@ -38,9 +42,30 @@ class BareCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the arguments; what cannot be drawn is refused here."""
         names = {flag for one in self.params for flag in one.opts}
-        rest = super().parse_args(ctx, with_values(args, names))
+        rest = super().parse_args(ctx, self._with_flag(with_values(args, names)))
         refuse(ctx.params.get("plot"), as_json=bool(ctx.params.get("as_json")))
         return list(rest)
+
+    def _with_flag(self, words: list[str]) -> list[str]:
+        """Return the words with a file that stands alone behind its flag, and first.
+
+        What an answer prints then names the file so, wherever it stood among the others.
+        """
+        names = {one.name for one in self.params}
+        valued = {f for one in self.params if not getattr(one, "is_flag", 0) for f in one.opts}
+        alone = [
+            place for place, (before, word) in enumerate(pairwise(("", *words)))
+            if not word.startswith("-") and before not in valued
+        ]  # fmt: skip
+        if len(alone) != 1 or "recipe" not in names or not names & {"recipe_file", "recorded"}:
+            return words
+        file = words[alone[0]]
+        if "recorded" in names and not (os.path.isfile(file) or file.endswith(SCRIPTS)):
+            return words  # a run's name
+        rest = [one for one in (*words[: alone[0]], *words[alone[0] + 1 :]) if one != "--"]
+        found = ["--run" if file.endswith(SCRIPTS) else "--recipe", file, *rest]
+        TYPED.set((*TYPED.get()[:2], *found))
+        return found
 
 
 def with_values(

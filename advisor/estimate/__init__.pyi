@@ -24,6 +24,14 @@ from .completion import on_demand as on_demand
 from .completion import on_spot as on_spot
 from .completion import restart_s as restart_s
 from .completion import steps_within as steps_within
+from .elastic import JobFigures as JobFigures
+from .elastic import PhaseRun as PhaseRun
+from .elastic import assumed_noise as assumed_noise
+from .elastic import figures_of as figures_of
+from .elastic import noise_over as noise_over
+from .elastic import over_phases as over_phases
+from .elastic import phase_runs as phase_runs
+from .elastic import phases_of as phases_of
 from .estimate import estimate_here as estimate_here
 from .estimate import estimate_on_gpu as estimate_on_gpu
 from .estimate import estimate_on_type as estimate_on_type
@@ -42,6 +50,7 @@ from .knowledge.learned import OWN_RUNS as OWN_RUNS
 from .knowledge.learned import Learned as Learned
 from .knowledge.learned import direct_cost as direct_cost
 from .knowledge.learned import own_model as own_model
+from .knowledge.own_model import OWN_SCHEMA as OWN_SCHEMA
 from .knowledge.own_model import OwnModel as OwnModel
 from .knowledge.own_model import places_of_rows as places_of_rows
 from .knowledge.step_facts import facts_of as facts_of

@@ -89,7 +89,10 @@ def candidate(
     rent = side.rent(offer.price_usd_per_h * count, (offer_row, count))
     each = on_demand_price(offers, offer_row)
     steady_rent = replace(rent, price_usd_per_h=(each or math.nan) * count)
-    bills = _bills(completion, completion_row, rent.price_usd_per_h, steady_rent.price_usd_per_h)
+    bills = _bills(
+        completion, completion_row, offer.pricing, rent.price_usd_per_h,
+        steady_rent.price_usd_per_h,
+    )  # fmt: skip
     if completion.way_of(completion_row) in PAID_ON_DEMAND and each is not None:
         rent = steady_rent  # what its billed hours are counted in
     time_h = completion.time_h(completion_row, coverage)
@@ -246,17 +249,18 @@ def _reading(
 
 
 def _bills(
-    completion: Completion, row: int, price: float, on_demand_price: float
+    completion: Completion, row: int, pricing: str, price: float, on_demand_price: float
 ) -> tuple[Bill, ...]:
     """Divide the rented time by price; prices are of all machines together [USD/h].
 
-    ``price`` is the offer's, spot where the job runs on spot machines.
+    ``pricing``, ``price``: the offer's, spot where the job runs on spot machines.
     """
-    way = completion.way_of(row)
-    on_demand = price if way == "on-demand" else on_demand_price
+    steady, usd = "on-demand", on_demand_price
+    if completion.way_of(row) == "on-demand":
+        steady, usd = pricing, price
     hours = (
         ("spot", float(completion.spot_h[row]), price),
-        ("on-demand", float(completion.on_demand_h[row]), on_demand),
+        (steady, float(completion.on_demand_h[row]), usd),
     )
     return tuple(
         Bill(pricing=kind, time_h=time_h, price_usd_per_h=usd)
@@ -293,10 +297,15 @@ def offer_of(catalogue: Catalogue, offers: Offers, row: int) -> Offer:
     )  # fmt: skip
 
 
+_COMMITTED: Final = {"reserved-1y": "your one-year price", "reserved-3y": "your three-year price"}
+
+
 def _terms(offers: Offers, row: int) -> str:
     """Say what is particular of an offer's price."""
     if offers.pricing[row] == "spot":
         return interruption_words(float(offers.spot_interruption_band[row]))
+    if offers.pricing[row] in _COMMITTED:
+        return _COMMITTED[str(offers.pricing[row])]
     status = offers.source(row).status
     if status == "own reserved":
         return "your reservation"

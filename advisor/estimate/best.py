@@ -22,6 +22,7 @@ from advisor.estimate.ways.beside import BESIDE_WAYS
 from advisor.estimate.ways.data_parallel import data_parallel
 from advisor.estimate.ways.model_parallel import WAY as BY_SHAPE
 from advisor.estimate.ways.model_parallel import (
+    least_split_s,
     model_parallel,
     network_slope,
     on_machine,
@@ -30,7 +31,13 @@ from advisor.estimate.ways.model_parallel import (
     stack_spaces,
     within_links,
 )
-from advisor.estimate.ways.recorded_units import GAIN, could_gain, improved, unit_model
+from advisor.estimate.ways.recorded_units import (
+    GAIN,
+    could_gain,
+    improved,
+    least_laid_out_s,
+    unit_model,
+)
 from advisor.machines import assumed_network_log_sd, host_needed_bytes
 from advisor.planners.core import GIB, PlanningError, put
 from advisor.planners.layouts import INDISTINGUISHABLE, POSSIBLE, SearchSpace, check, nothing_fits
@@ -198,16 +205,24 @@ def improvable(case: StepCase, columns: TimeColumns) -> NDArray[np.bool_]:
     return is_open
 
 
-def least_step_s(case: StepCase, columns: TimeColumns, rows: Integers) -> Floats:
+def least_step_s(
+    case: StepCase, columns: TimeColumns, rows: Integers, *, closely: bool = False
+) -> Floats:
     """Return a bound from below on the step of some rows, in whatever layout [s].
 
     Computing alone, at the best micro-batch, shared evenly and with nothing waited for. For
     deciding which rows need a search (``rank.search``).
 
-    ``rows``: (n,); rows of ``columns`` that are ``improvable``.
+    ``rows``: (n,); rows of a first look that are ``improvable``; ``closely``: with what the best
+    split waits for, too, which takes some hundred times as long.
     """
     type_index, count = columns.type_index[rows], columns.count[rows]
-    least_s = _least_step_s(case, type_index, count)
+    if not closely:
+        least_s = _least_step_s(case, type_index, count)
+    elif is_laid_out_by_shape(case, type_index).any():
+        least_s = least_split_s(case, type_index, count)
+    else:
+        least_s = least_laid_out_s(case, columns, rows)
     for way in BESIDE_WAYS:
         if way.applies(case):
             # What bounds the layouts need not hold for it.
@@ -314,6 +329,10 @@ _OTHERS: Final[Mapping[str, tuple[str, str]]] = {
     "cpu_baseline_unknown": (
         "they burst, and no page says which share of their processor lasts (the baseline)",
         "choose a type that does not burst, or one whose baseline is known: t3.micro",
+    ),
+    "too_few_vcpus": (
+        "it has fewer vCPUs than ranks, and every rank keeps one busy",
+        "choose a type with a vCPU for each GPU",
     ),
     "recorded_step_uncertain": (
         "its recorded step is too uncertain to estimate this machine",

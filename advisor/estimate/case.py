@@ -28,7 +28,8 @@ from advisor.machines import (
     calibration_parameters,
     device_parameters,
     host_device,
-    host_fits,
+    host_holds,
+    lacks_vcpus,
     residual_parameters,
 )
 from advisor.planners.core import Device, Work
@@ -426,7 +427,8 @@ class StepCase:
         fleet = self.fleet
         status = np.zeros(len(count), dtype=np.int64)
         for reason, holds in (
-            ("does_not_fit_in_memory", ~host_fits(self.job, self.work, fleet, type_index)),
+            ("too_few_vcpus", lacks_vcpus(self.job, fleet, type_index)),
+            ("does_not_fit_in_memory", ~host_holds(self.job, self.work, fleet, type_index)),
             ("network_unknown", self.known_network & self.is_network_assumed(type_index, count)),
             ("no_time_model", fleet.device[type_index] < 0),
             ("cpu_baseline_unknown", np.isnan(fleet.cpu_baseline[type_index])),

@@ -31,6 +31,7 @@ STATUSES: Final = (
     "batch_does_not_divide",
     "excluded_by_layout",
     "cpu_baseline_unknown",
+    "too_few_vcpus",
     # Not estimated, since a bound from below was enough (``rank.search``):
     "dominated",
     "over_deadline",

@@ -15,7 +15,7 @@ from advisor.words import (
     cost_text,
     layout_words,
     memory_words,
-    price_words,
+    standing_words,
     surplus_words,
     time_text,
 )
@@ -52,8 +52,8 @@ MARKS: Final = (" of `advisor recommend` for ", '"advisor:run"')
 def answer_lines(pick: Pick) -> Iterator[str]:
     """Yield what was answered, a line each: machines, layout, price, time, cost, alternatives."""
     record = pick.to_record()
-    price = price_words(record["configuration"])
-    yield f"Row {pick.rank}{MARKS[0]}{pick.run}{f', {price}' if price else ''}."
+    standing = standing_words(record)
+    yield f"Row {pick.rank}{MARKS[0]}{pick.run}{f', {standing}' if standing else ''}."
     for part in pick.configuration.parts:
         yield f"machines: {machines_text(*part)}"
     yield f"layout: {layout_words(pick.layout.to_record())}"

@@ -205,8 +205,9 @@ def _offers(
 ) -> tuple[Offers, tuple[Reason, ...]]:
     """Return the offers of a type, cheapest first, and what the limits have against them all."""
     region = asked.region or limits.region
+    committed = limits.committed if asked.pricing == "on-demand" else ()
     wanted = OfferFilter(
-        providers=(row.provider,), types=(row.name,), pricing=(asked.pricing,),
+        providers=(row.provider,), types=(row.name,), pricing=(asked.pricing, *committed),
         regions=(region,) if region else (), is_dated=limits.is_dated,
     )  # fmt: skip
     sold = predictor.catalogue.select(wanted)

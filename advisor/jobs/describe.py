@@ -100,6 +100,7 @@ def model_work(
     describe: Any = {
         Transformer: transformer_work,
         ConvolutionalNetwork: convolutional_work,
+        step.ListedNetwork: step.listed_work,
         step.EncoderDecoder: step.encoder_decoder_work,
         step.DiffusionUNet: step.diffusion_work,
         step.Towers: step.towers_work,
@@ -148,7 +149,9 @@ def unseen_input(model: DescribedModel) -> str:
         return "samples"
     if isinstance(model, step.Towers):
         return "samples" if len(model.towers) > 1 else "recordings"
-    return "images" if isinstance(model, ConvolutionalNetwork) or not model.vocabulary else ""
+    if isinstance(model, ConvolutionalNetwork | step.ListedNetwork):
+        return "images"
+    return "" if model.vocabulary else "images"
 
 
 # (parameters below, tokens of a step): GPT-3's sizes up to 13 B, Llama 2's batch above.
@@ -166,6 +169,7 @@ def default_batch(model: DescribedModel, setup: TrainingSetup) -> tuple[int, str
     | encoder of text               | 256               | BERT (Devlin et al., 2019, A.2)         |
     | encoder of pictures           | 1,024             | DeiT (Touvron et al., 2021, table 9)    |
     | convolutional network         | 256               | He et al., 2016, section 3.4            |
+    | detector                      | 64                | Ultralytics' nominal batch (``nbs``)    |
     | encoder-decoder of text       | 128               | T5 (Raffel et al., 2020, section 3.1.2) |
     | encoder-decoder of speech     | 256               | Whisper (Radford et al., 2022, app. F)  |
     | diffusion U-Net               | 2,048             | model card of Stable Diffusion 1.5      |
@@ -182,6 +186,8 @@ def default_batch(model: DescribedModel, setup: TrainingSetup) -> tuple[int, str
         return _FINE_TUNED, "as in fine-tuning of Alpaca"
     if isinstance(model, ConvolutionalNetwork):
         return 256, "as ResNet was trained"
+    if isinstance(model, step.ListedNetwork):
+        return 64, "as Ultralytics trains"
     if isinstance(model, step.EncoderDecoder):
         return (256, "as Whisper was trained") if model.audio_channels else (
             128, "as T5 was trained"

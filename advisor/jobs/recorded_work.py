@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Final, get_args
+from typing import Any, Final, get_args
 
 import numpy as np
 
@@ -260,7 +260,13 @@ def recorded_setup(
     ``optimizers``: names of the classes; ``loss``: as the script names it, empty for no name.
     """
     weights: StoredWeights = "bf16" if deep.parameter_bytes < 3 * deep.parameters else "fp32"
-    of_weights = 0.5 if weights == "bf16" else 1.0
+    trained_bytes = (
+        deep.gradient_bytes if deep.adapter_rank else 0
+    )  # what they stand beside is not
+    is_narrow = (
+        trained_bytes < 3 * deep.trainable_parameters if trained_bytes else weights == "bf16"
+    )
+    of_weights = 0.5 if is_narrow else 1.0
     kept = deep.optimizer_state_bytes / max(deep.trainable_parameters, 1) / of_weights
     known: tuple[tuple[float, Optimizer], ...] = (
         (6.0, "adamw"), (3.0, "sgd-momentum"), (1.0, "adamw-8bit"), (0.0, "sgd"),
@@ -277,7 +283,25 @@ def recorded_setup(
         ),
         weights=weights,
         loss=next((one for one in get_args(Loss) if one == loss), None),
+        **_adapters(deep),
     )
+
+
+def _adapters(deep: DeepStep) -> dict[str, Any]:
+    """Return the fields of a setup that say which adapters were trained; none where none were.
+
+    The base is as wide as it was loaded, which ``weights`` then says.
+    """
+    if not deep.adapter_rank:
+        return {}
+    from advisor.recipes import adapted_modules
+
+    return {
+        "adapter_rank": deep.adapter_rank,
+        "adapter_targets": adapted_modules(deep.adapter_modules) or None,
+        "base_bits": deep.base_bits if deep.base_bits in (8, 4) else 16,
+        "said": ("weights",),
+    }
 
 
 def moments_of(deep: DeepStep) -> tuple[Moment, ...]:
@@ -290,7 +314,10 @@ def moments_of(deep: DeepStep) -> tuple[Moment, ...]:
     if deep.samples < 1:
         return ()
     micro_batch = max(deep.samples // max(deep.micro_batches, 1), 1)
-    cast = cast_parameters(recorded_precision(deep), deep.parameters, deep.parameter_bytes)
+    held = deep.parameters, deep.parameter_bytes
+    if deep.adapter_rank:  # autocast keeps no copy of what is frozen
+        held = deep.trainable_parameters, deep.gradient_bytes
+    cast = cast_parameters(recorded_precision(deep), *held)
     weights = deep.parameter_bytes + PRECISION_BYTES["bf16"] * cast
     model_bytes = float(model_state(weights, 0, deep.optimizer_state_bytes).device_bytes)
     found = []

@@ -15,12 +15,8 @@ from .guarded import Guarded as Guarded
 from .intervals import calibrate as calibrate
 from .pooled import PROCESSORS as PROCESSORS
 from .pooled import Places as Places
-from .pooled import RegionContest as RegionContest
 from .pooled import Residuals as Residuals
 from .pooled import alike as alike
-from .pooled import contest_table as contest_table
-from .pooled import contests as contests
-from .pooled import judged as judged
 from .pooled import kind_of as kind_of
 from .pooled import places_of_runs as places_of_runs
 from .probing import SHARED as SHARED
@@ -31,6 +27,12 @@ from .problem import problem_of as problem_of
 from .quick import LEAST_ROWS as LEAST_ROWS
 from .quick import Hull as Hull
 from .quick import hull_parts as hull_parts
+from .regions import KNOWN as KNOWN
+from .regions import Lessons as Lessons
+from .regions import RegionContest as RegionContest
+from .regions import contest_table as contest_table
+from .regions import contests as contests
+from .regions import judged as judged
 from .registry import estimator as estimator
 from .registry import features_of as features_of
 from .registry import require_replaceable as require_replaceable

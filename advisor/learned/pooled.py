@@ -11,37 +11,52 @@ What is expected of an error is k (K + N)^-1 r (Rasmussen and Williams 2006, eqs
 so that runs that took what was answered move nothing, and one run moves others in part.
 
 Runs are pooled within a kind of jobs on processors or on accelerators, alone or several; between
-such pools nothing carries over. What is learned is kept for the regions (machine, kind of job,
-size) in which it errs less than the answers on whole jobs that were left out (``winning``).
+such pools nothing carries over. R is one of two: ``pooled``, by nearness, or ``linear``, in which
+errors grow with sizes (ridge regression, in its dual form). ``boosting`` takes trees on the same
+columns in their place. Which of them is heard, and where, says ``regions``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Final
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from advisor.jobs import ACTUAL_LOG_SD
 from advisor.learned.features import NAMES, RunColumns
+from advisor.learned.quick import Trees
+from advisor.learned.registry import estimator
+from advisor.learned.splits import group_folds
 
 Floats = NDArray[np.float64]
 Strings = NDArray[np.str_]
 Flags = NDArray[np.bool_]
+CandidateName = Literal["pooled", "linear", "boosting"]
 
-# Of an error's variance: what jobs of a kind share on one machine; the rest is the job's own.
-_SHARED: Final = 0.8
-# Of that: what unlike jobs of the kind share, and devices of one architecture, and of several.
-_OF_KIND: Final = 0.5
+# Of an error's variance: what the jobs of a kind share on a machine, what those of like sizes do,
+# what a job has on all machines, and on one; and of the first two on another device of one
+# architecture, and on any other.
+_OF_MACHINE: Final = 0.35
+_OF_SIZE: Final = 0.25
+_OF_JOB: Final = 0.25
+_OF_JOB_THERE: Final = 0.15
 _OF_ARCHITECTURE: Final = 0.7
 _OF_DEVICES: Final = 0.4
-_LENGTH: Final = 1.0  # over which jobs are alike, of ``planners.step.job_features``
-_LOG_SD: Final = 0.2  # of the answers' errors: as usual intervals say
-_LEAST_GAIN: Final = 0.001  # of an error; errors are shown in tenths of a per cent
+_LOG_SD: Final = 0.3  # of the answers' errors
+# Of errors that grow with sizes: what all, a machine's and a job's have in common; the rest grows.
+_LINEAR: Final = (0.2, 0.2, 0.3)
+_MOST_LEFT: Final = 4.0  # of a variance, far from all runs
+_LEAST_ROWS: Final = 15  # fewer say nothing to trees
+_FOLDS: Final = 4
+_TREES: Final[dict[str, Any]] = {
+    "rounds": 80, "depth": 4, "learning_rate": 0.08, "calibration_folds": 0, "n_jobs": 1,
+}  # fmt: skip
 _SIZES: Final = ((1e9, "below 1 Gflop"), (1e12, "1 Gflop to 1 Tflop"), (math.inf, "above 1 Tflop"))
+_AMOUNTS: Final = ("batch", "instances", "total_vcpus", "memory_gib")  # of a record, as logarithms
 PROCESSORS: Final = "processors"
 
 
@@ -49,12 +64,16 @@ PROCESSORS: Final = "processors"
 class Places:
     """What tells runs apart, rows aligned: jobs, and the machines that they are on."""
 
+    job: Strings
     machine: Strings  # ``PROCESSORS``, or an accelerator's name
     architecture: Strings
     is_several: Flags  # devices that work together
     kind: Strings  # of the jobs (``kind_of``)
-    flop: Floats  # of a step, whole
+    flop: Floats  # of a step, whole; infinite where it is not known
     features: Floats  # (n, 6); of the step, as ``planners.step.job_features`` has it
+    # (n, k); logarithms of batch and machines, of processors also of cores and memory; 0 where
+    # unknown
+    amounts: Floats
 
     def take(self, rows: NDArray[np.intp] | Flags) -> Places:
         """Return some of the rows."""
@@ -76,6 +95,24 @@ class Places:
         told = zip(self.machine == PROCESSORS, self.is_several, self.kind, strict=True)
         return np.array([f"{cpu:d}{several:d}{kind}" for cpu, several, kind in told], np.str_)
 
+    @property
+    def cell(self) -> Strings:
+        """Job, machine and sizes: runs of one cell are repeats of one another."""
+        told = zip(self.job, self.region, self.sizes.round(2).tolist(), strict=True)
+        return np.array([f"{job} {region} {sizes}" for job, region, sizes in told], np.str_)
+
+    @property
+    def sizes(self) -> Floats:
+        """What is a number of a run, mostly in e-folds, shape (n, 7 + k)."""
+        flop = np.where(np.isfinite(self.flop), np.log(np.maximum(self.flop, 1.0)), 0.0)
+        return np.c_[flop, self.features, self.amounts]
+
+    def columns(self, known: Places) -> Floats:
+        """Return numbers for trees: sizes, and which of the known jobs and machines it is."""
+        pairs = (("job", known.job), ("machine", known.machine), ("kind", known.kind))
+        same = [getattr(self, name)[:, None] == np.unique(names) for name, names in pairs]
+        return np.hstack([self.sizes, *same]).astype(float)
+
 
 def kind_of(flop_shares: Mapping[str, float], *, is_transformer: bool = False) -> str:
     """Return the kind of a job by the classes of operators that its step spends its work in.
@@ -90,8 +127,8 @@ def kind_of(flop_shares: Mapping[str, float], *, is_transformer: bool = False) -
     return "convolutions" if flop_shares.get("convolution", 0.0) > 0.3 else "dense layers"
 
 
-def places_of_runs(runs: RunColumns) -> Places:
-    """Return runs as columns; nothing is known of their steps beside size and kind."""
+def places_of_runs(runs: RunColumns, job: Strings) -> Places:
+    """Return runs of these jobs as columns; of their steps size and kind are known."""
     columns = dict(zip(NAMES, np.nan_to_num(runs.features, nan=math.inf).T, strict=True))
     kinds = ("convolution", "recurrent", "attention")
     shares = zip(*(columns[f"flop_share_{kind}"].tolist() for kind in kinds), strict=True)
@@ -102,24 +139,35 @@ def places_of_runs(runs: RunColumns) -> Places:
     machine = np.array([name or PROCESSORS for name in runs.accelerator], dtype=np.str_)
     several = [NAMES.index(name) for name in ("instances", "accelerators")]
     known = np.nan_to_num(runs.features[:, several])
+    amounts = np.nan_to_num(np.stack([columns[name] for name in _AMOUNTS], 1), posinf=0.0)
+    amounts[machine != PROCESSORS, 2:] = 0.0
     return Places(
+        job=job,
         machine=machine,
         architecture=machine,
         is_several=(known[:, 0] > 0) | (known[:, 1] > 1),  # the first is a logarithm
         kind=np.array([kind_of(row) for row in told], dtype=np.str_),
         flop=np.exp(columns["flop_per_step"]),
         features=np.zeros((len(machine), 6)),
+        amounts=amounts,
     )
 
 
 def alike(a: Places, b: Places) -> Floats:
-    """Return the correlation of errors in two sets of places, shape (n, m)."""
-    far = np.square(a.features[:, None] - b.features[None]).sum(axis=-1)
-    jobs = _OF_KIND + (1 - _OF_KIND) * np.exp(-0.5 * far / _LENGTH**2)
-    is_same = a.machine[:, None] == b.machine
+    """Return the correlation of errors in two sets of places by nearness, shape (n, m)."""
+    machines, jobs, same, pools = _pairs(a, b)
+    far = np.square(a.sizes[:, None] - b.sizes[None]).sum(axis=-1)
+    near = np.exp(-0.5 * far)
+    of_kind = machines * (_OF_MACHINE + _OF_SIZE * near)
+    return np.asarray(pools * (of_kind + jobs * near * (_OF_JOB + _OF_JOB_THERE * same)))
+
+
+def _pairs(a: Places, b: Places) -> tuple[Floats, Flags, Flags, Flags]:
+    """Return how alike machines are, and whether jobs, machines and pools are the same."""
+    same = a.machine[:, None] == b.machine
     is_kin = a.architecture[:, None] == b.architecture
-    machines = np.where(is_same, 1.0, np.where(is_kin, _OF_ARCHITECTURE, _OF_DEVICES))
-    return np.asarray(_SHARED * jobs * machines * (a.pool[:, None] == b.pool))
+    machines = np.where(same, 1.0, np.where(is_kin, _OF_ARCHITECTURE, _OF_DEVICES))
+    return machines, a.job[:, None] == b.job, same, a.pool[:, None] == b.pool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,110 +175,84 @@ class Residuals:
     """Own runs beside the answers."""
 
     places: Places
-    job: Strings  # runs of one job have one error in common
     residual: Floats
+    log_sd: Floats  # of ln(step) as it was answered
 
     def take(self, rows: NDArray[np.intp] | Flags) -> Residuals:
         """Return some of the runs."""
         return Residuals(
-            places=self.places.take(rows), job=self.job[rows], residual=self.residual[rows],
+            places=self.places.take(rows), residual=self.residual[rows], log_sd=self.log_sd[rows],
         )  # fmt: skip
 
-    def expected(self, at: Places, known: Flags | None = None) -> tuple[Floats, Floats]:
+    def expected(
+        self, at: Places, candidate: CandidateName = "pooled", trees: Trees | None = None
+    ) -> tuple[Floats, Floats]:
         """Return what is expected of errors elsewhere, and the share of the variance left.
 
-        ``known``: the runs that are heard; all by default.
+        ``trees``: of ``boosted``, where the candidate is boosting.
         """
-        rows = np.arange(len(self.residual)) if known is None else np.flatnonzero(known)
-        if not rows.size:
+        if not self.residual.size:
             return np.zeros(len(at.flop)), np.ones(len(at.flop))
-        inverse, weighted = self._solved(rows)
-        cross = alike(at, self.places.take(rows))
-        told = np.einsum("ij,jk,ik->i", cross, inverse, cross)
-        return cross @ weighted, np.clip(1.0 - told, 0.0, 1.0)
-
-    def _solved(self, rows: NDArray[np.intp]) -> tuple[Floats, Floats]:
-        places, job = self.places.take(rows), self.job[rows]
-        of_job = (1 - _SHARED) * (job[:, None] == job) * (places.region[:, None] == places.region)
-        whole = alike(places, places) + of_job
-        whole[np.diag_indices_from(whole)] += (ACTUAL_LOG_SD / _LOG_SD) ** 2
+        alike_at = self._alike(candidate)
+        cross, whole = alike_at(at, self.places), self._noisy(alike_at)
         inverse = np.linalg.inv(whole)
-        return inverse, inverse @ self.residual[rows]
+        told = np.einsum("ij,jk,ik->i", cross, inverse, cross)
+        left = np.clip(self._own(at, candidate) - told, 0.0, _MOST_LEFT)
+        if trees is not None and candidate == "boosting":
+            return trees.answer(at.columns(self.places)), left
+        return cross @ inverse @ self.residual, left
 
-    def left_out(self) -> Floats:
-        """Return what is expected of each run's error by the runs of the other jobs, (n,)."""
-        found = np.zeros(len(self.residual))
-        for job in np.unique(self.job):
-            here = self.job == job
-            found[here], _ = self.expected(self.places.take(here), ~here)
-        return found
+    def left_out(self, groups: Strings, candidate: CandidateName) -> tuple[Floats, Floats]:
+        """Return the same of each run by the runs of the other groups, shapes (n,)."""
+        inverse = np.linalg.inv(self._noisy(self._alike(candidate)))
+        weighted, found = inverse @ self.residual, self.residual.copy()
+        left = np.zeros(len(found))
+        for one in np.unique(groups):
+            here = np.flatnonzero(groups == one)
+            block = np.linalg.inv(inverse[np.ix_(here, here)])
+            found[here] -= block @ weighted[here]
+            left[here] = np.clip(np.diag(block), 0.0, _MOST_LEFT)
+        if candidate == "boosting":
+            for train, test in group_folds(groups, _FOLDS, 0):
+                some = self.take(train)
+                found[test] = some.boosted().answer(self.places.take(test).columns(some.places))
+        return found, left
 
+    def boosted(self) -> Trees:
+        """Return boosted trees fitted to all runs."""
+        columns = self.places.columns(self.places)
+        return Trees.of(estimator("boosting", **_TREES).fit(columns, self.residual).state())
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegionContest:
-    """Errors of the answers and of what was learned in one region, on whole jobs left out."""
+    def _noisy(self, alike_at: Any) -> Floats:
+        whole: Floats = alike_at(self.places, self.places)
+        whole[np.diag_indices_from(whole)] += (ACTUAL_LOG_SD / _LOG_SD) ** 2
+        return whole
 
-    region: str
-    runs: int
-    jobs: int
-    # before, after: mean abs(ln(predicted / measured)) over jobs, each counting the same
-    before: float
-    after: float
-    gain_error: float  # standard error of their difference over jobs; inf where there is one job
+    def _alike(self, candidate: CandidateName) -> Any:
+        return self._linear if candidate == "linear" else alike
 
-    @property
-    def is_won(self) -> bool:
-        """Whether what was learned errs less beyond chance: by more than one standard error."""
-        gain = self.before - self.after
-        return gain >= _LEAST_GAIN and gain > self.gain_error
+    def _own(self, at: Places, candidate: CandidateName) -> Floats:
+        """Return the variance of errors before anything is known, in units of ``_LOG_SD``^2."""
+        if candidate != "linear":
+            return np.ones(len(at.flop))
+        x = self._scaled(at)
+        return np.asarray(sum(_LINEAR) + (1.0 - sum(_LINEAR)) * np.square(x).sum(axis=1))
 
+    def _linear(self, a: Places, b: Places) -> Floats:
+        """Return the covariance of errors that grow with sizes, in the same units."""
+        _, jobs, same, pools = _pairs(a, b)
+        of_all, of_machine, of_job = _LINEAR
+        grown = (1.0 - sum(_LINEAR)) * (self._scaled(a) @ self._scaled(b).T)
+        return np.asarray(pools * (of_all + of_machine * same + of_job * jobs + grown))
 
-def contests(
-    region: Strings, job: Strings, before: Floats, after: Floats
-) -> tuple[RegionContest, ...]:
-    """Return the contest of every region, from the absolute errors of runs, each left out."""
-    found = []
-    for name in sorted(set(region.tolist())):
-        here = region == name
-        jobs = sorted(set(job[here].tolist()))
-        means = np.array([
-            [errors[here & (job == one)].mean() for one in jobs] for errors in (before, after)
-        ])  # fmt: skip
-        gains = means[0] - means[1]
-        spread = float(gains.std(ddof=1) / math.sqrt(len(jobs))) if len(jobs) > 1 else math.inf
-        found.append(
-            RegionContest(
-                region=name,
-                runs=int(here.sum()),
-                jobs=len(jobs),
-                before=float(means[0].mean()),
-                after=float(means[1].mean()),
-                gain_error=spread,
-            )
-        )
-    return tuple(found)
-
-
-def judged(runs: Residuals) -> tuple[RegionContest, ...]:
-    """Return how what the runs say does, region by region, on each job left out."""
-    errors = np.abs(runs.residual), np.abs(runs.residual - runs.left_out())
-    return contests(runs.places.region, runs.job, *errors)
+    def _scaled(self, places: Places) -> Floats:
+        known = self.places.sizes
+        spread = known.std(axis=0)
+        scaled = (places.sizes - known.mean(axis=0)) / np.maximum(spread, 0.1)
+        return np.asarray(scaled / math.sqrt(max(int((spread > 0).sum()), 1)))
 
 
-def contest_table(found: Sequence[RegionContest]) -> list[str]:
-    """Return the lines of a table of contests, by left-out jobs."""
-    if not found:
-        return []
-    width = max(len(one.region) for one in found)
-    return [
-        f"{'own runs, each job left out':{width}}{'jobs':>6}{'runs':>6}{'before %':>10}"
-        f"{'after %':>9}",
-        *(f"{one.region:{width}}{one.jobs:6}{one.runs:6}{100 * math.expm1(one.before):10.1f}"
-          f"{100 * math.expm1(one.after):9.1f}  {_verdict(one)}" for one in found),
-    ]  # fmt: skip
-
-
-def _verdict(one: RegionContest) -> str:
-    if one.is_won:
-        return "learned"
-    return "as before: one job" if one.jobs < 2 else "as before"
+def candidates(runs: Residuals) -> tuple[CandidateName, ...]:
+    """Return what so many runs may be answered by."""
+    few: tuple[CandidateName, ...] = ("pooled", "linear")
+    return few if len(runs.residual) < _LEAST_ROWS else (*few, "boosting")

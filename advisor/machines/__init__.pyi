@@ -20,9 +20,11 @@ from .fleet import alike as alike
 from .fleet import assumed_network_log_sd as assumed_network_log_sd
 from .fleet import catalogue_fleet as catalogue_fleet
 from .fleet import host_fits as host_fits
+from .fleet import host_holds as host_holds
 from .fleet import host_needed_bytes as host_needed_bytes
 from .fleet import host_process_bytes as host_process_bytes
 from .fleet import host_room_bytes as host_room_bytes
+from .fleet import lacks_vcpus as lacks_vcpus
 from .fleet import limited_fleet as limited_fleet
 from .fleet import lone_fleet as lone_fleet
 from .fleet import lone_machines as lone_machines

@@ -5,7 +5,7 @@ many devices as it carries. Links are those of the catalogue; where the catalogu
 link between two accelerators of a machine, the rule is that of ``catalogue.link_between``.
 
 Of these machines a job sees what its limits leave it (``limited_fleet``), main memory must hold
-its processes (``host_fits``), and processors that burst slow it down (``slowed_by_baseline``).
+its processes, each on a virtual CPU (``host_fits``), and processors that burst slow it down (``slowed_by_baseline``).
 """
 
 from __future__ import annotations
@@ -393,9 +393,29 @@ def host_needed_bytes(job: Job, work: Work, fleet: TypeColumns, type_index: Inte
 
 
 def host_fits(job: Job, work: Work, fleet: TypeColumns, type_index: Integers) -> NDArray[np.bool_]:
+    """Whether main memory holds the processes of a machine, and each has a virtual CPU."""
+    is_held = host_holds(job, work, fleet, type_index)
+    return is_held & ~lacks_vcpus(job, fleet, type_index)
+
+
+def host_holds(
+    job: Job, work: Work, fleet: TypeColumns, type_index: Integers
+) -> NDArray[np.bool_]:
     """Whether main memory holds the processes of a machine."""
     needed = host_needed_bytes(job, work, fleet, type_index)
     return np.asarray(needed <= fleet.memory_bytes[type_index])
+
+
+def lacks_vcpus(job: Job, fleet: TypeColumns, type_index: Integers) -> NDArray[np.bool_]:
+    """Whether ranks of a machine take turns on a virtual CPU.
+
+    The process of a rank starts kernels all the time, or waits for them in a thread that polls:
+    the times of steps count one virtual CPU for each. What nobody states is no reason; a job that
+    limits its own cores takes turns wherever it runs.
+    """
+    ranks = np.minimum(fleet.per_node[type_index], job.limits.cores or np.inf)
+    short = fleet.vcpus[type_index] < ranks * (1.0 - 1e-9)
+    return np.asarray(short & fleet.is_accelerated[type_index])
 
 
 def host_room_bytes(job: Job, work: Work, fleet: TypeColumns, row: int) -> float:

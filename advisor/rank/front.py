@@ -258,7 +258,10 @@ def picks(
         rented = by_rank.get(place) if isinstance(place, int) else None
         is_late = bool(able) and not any(one is here for one in kept) and name == "best_value"
         if here is not None and not is_late and _is_enough(renting, name, here, rented):
-            found[name] = "here"
+            # What was best of all may be slower than this machine, and another beat both.
+            rows = [one for one in able or front if _beats(renting, one, here)]
+            is_beaten = bool(rows) and name == "best_value"
+            found[name] = rows[_best(renting, name, rows)].rank if is_beaten else "here"
     if kept:
         cheapest = min(kept, key=lambda one: (one.cost_usd.value, one.training_time_h.value))
         found["within_deadline"] = "here" if cheapest is here else cheapest.rank
@@ -283,6 +286,15 @@ def _judged(one: Candidate) -> tuple[float, float]:
     if one.is_extrapolating:
         return one.training_time_h.high, one.cost_usd.high
     return one.training_time_h.value, one.cost_usd.value
+
+
+def _beats(renting: Renting, one: Candidate, here: Candidate) -> bool:
+    """Whether a rented row is sooner and cheaper than this machine, the work of renting included."""
+    time_h, cost = _judged(one)
+    machines = sum(count for _, count in one.configuration.parts)
+    waited_h = renting.judged_h("best_value", time_h, machines, one.request_h)
+    judged_h = renting.judged_h("best_value", here.training_time_h.value, 0)
+    return bool(cost * one.doubt < here.cost_usd.value and waited_h < judged_h)
 
 
 def _is_enough(renting: Renting, name: str, here: Candidate, rented: Candidate | None) -> bool:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from advisor.answer import Alternative, Candidate, Configuration, ProbeAdvice
 from advisor.ask import Constraints
 from advisor.catalogue import Catalogue, OfferFilter
-from advisor.errors import AdvisorError
+from advisor.errors import UsageError
 from advisor.estimate import (
     CODE,
     STATUSES,
@@ -29,7 +29,7 @@ from advisor.estimate import (
     refusal,
 )
 from advisor.jobs import Job, script_notes, stack_notes
-from advisor.planners.core import PlanningError, select
+from advisor.planners.core import select
 from advisor.planners.layouts import framework_words
 from advisor.quantities import hours_text, percent_text, usd_text
 from advisor.rank.front import CONFIDENCE, apart, distinct, near_any, pareto_front, spread_out
@@ -58,7 +58,12 @@ class Listed:
         self.job, self.request, self.predictor = job, request, predictor
         self.renting, self.gain = Renting.of(request), request.least_gain_fraction
         self.work = commonly_run(job, request.space).work
-        wanted = request.offer_filter()
+        wanted, prices = request.offer_filter(), predictor.catalogue.prices
+        if any(np.isnan(prices.usd_per_h(one)).all() for one in request.committed):
+            raise UsageError(
+                f"nobody states a price of a commitment of {request.commitment}",
+                hint="state yours: a rule `price` in overrides.csv, pricing reserved-1y or -3y",
+            )
         self.offers = predictor.catalogue.select(wanted)
         asked = AskedRows(
             job=job, request=request, offers=self.offers, types=np.unique(self.offers.type_index),
@@ -392,7 +397,7 @@ class Listed:
             (any(o.accelerators for o, _ in one.configuration.parts), one.layout.devices)
             for one in front or nearest
         ]
-        notes = [*self._served(), *self.job.notes, *script_notes(self.job, on)]
+        notes = [*self.job.notes, *script_notes(self.job, on)]
         notes += stack_notes(self.work)
         learned, is_learned = self.predictor.learned, self.columns.is_learned
         if is_learned is not None and learned is not None:
@@ -404,23 +409,6 @@ class Listed:
         if hidden := self.kept.size - len(front):
             notes.append(f"{hidden} more candidates on the front are not shown (raise --top)")
         return (*notes, *self._unpriced())
-
-    def _served(self) -> tuple[str, ...]:
-        """Say what serves a described mixture of experts once it is trained."""
-        model = None if self.job.work is None else self.job.work.transformer
-        if model is None or model.experts < 2:
-            return ()
-        from advisor.advice import Serving, serving_advice  # of mixtures alone
-
-        try:
-            one = serving_advice(
-                self.job, None, Serving(), self.predictor.catalogue, constraints=self.request
-            )
-        except (AdvisorError, PlanningError):
-            return ()
-        usd = one.details["usd_per_million_tokens"]
-        said = f", {usd_text(usd)} per million tokens" if usd else ""
-        return (f"To serve it then (advisor advise --serving): {one.details['place']}{said}",)
 
     def _unpriced(self) -> tuple[str, ...]:
         """Say what the times and costs do not include, and how to add it, a sentence each."""

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from advisor.advice import serving_words
 from advisor.answer import Candidate, Named, Prices, ProposedChange, Recommendation
 from advisor.ask import Constraints as Request
 from advisor.catalogue import Catalogue
@@ -29,6 +30,7 @@ from advisor.rank.changes import (
 from advisor.rank.front import CONFIDENCE, LEAST_SPEED_UP, keeps, picks, shared_reasons
 from advisor.rank.listed import Listed
 from advisor.rank.renting import Renting
+from advisor.rank.schedules import elastic
 from advisor.words import claims_of
 
 __all__ = ["Request", "recommend"]
@@ -83,6 +85,7 @@ def recommend(
     found = Recommendation(
         run=job.name,
         job=job.facts(),
+        serving=serving_words(job, recording, predictor.catalogue, request),
         catalogue=Prices.of((*front, *nearest), len(ranked.offers.type_index)),
         predictor=Named(name=predictor.name, version=predictor.version),
         considered=ranked.considered,
@@ -201,4 +204,5 @@ def _changes(
     )
     best, *others = by_worth((*several, *cured, *allowed)) or (None,)
     unowned = unreleased(job, request, predictor, rented, front)
-    return tuple(one for one in (best, *unowned, *others) if one is not None)
+    joining = elastic(job, request, predictor, rented, front)
+    return tuple(one for one in (best, *unowned, *joining, *others) if one is not None)

@@ -247,8 +247,8 @@ def promising_columns(
 
 # What is known of a job's rows whatever the limits, kept with the case: a first look, and the best
 # layouts of those that were searched; where a search may give another answer; and bounds from
-# below on the time [h].
-_Searched = tuple[TimeColumns, Booleans, Floats]
+# below on the time [h], and which of these are close.
+_Searched = tuple[TimeColumns, Booleans, Floats, Booleans]
 
 
 def _first(asked: AskedRows, predictor: Predictor, case: StepCase) -> _Searched:
@@ -260,7 +260,7 @@ def _first(asked: AskedRows, predictor: Predictor, case: StepCase) -> _Searched:
     bound = least_step_s(case, columns, rows)
     before = np.nan_to_num(columns.startup_s + columns.data_in_s)[rows]
     time_h[rows] = (bound * asked.job.paid_steps + before) / HOUR_S
-    return columns, is_open, time_h
+    return columns, is_open, time_h, ~is_open
 
 
 class _EqualSearch(_Bounded):
@@ -275,8 +275,9 @@ class _EqualSearch(_Bounded):
         self.before: _Searched = case.seen[self.key]
         # Its own: written to.
         own = select(self.before[0], np.arange(len(self.count)))
-        columns, self.is_open, self.time_h = own, self.before[1].copy(), self.before[2].copy()
-        self.columns, request = columns, asked.request
+        self.is_open, self.time_h, self.is_close = (one.copy() for one in self.before[1:])
+        columns, request = own, asked.request
+        self.columns = columns
         self.is_settled = ~self.is_open
         self.known = Front()
         limits = (request.budget_usd, request.deadline_h, request.confidence)
@@ -296,18 +297,20 @@ class _EqualSearch(_Bounded):
 
     def keep(self) -> None:
         """Keep with the case what was found, for the same job under other limits."""
-        before, was_open, _ = self.before
+        before, was_open, *_ = self.before
         is_open = was_open & ~self.is_settled
         unsearched = np.flatnonzero(is_open)
         columns = put(self.columns, unsearched, select(before, unsearched))
-        self.case.seen[self.key] = columns, is_open, self.time_h
+        self.case.seen[self.key] = columns, is_open, self.time_h, self.is_close
 
     def _price(self, most_usd_per_h: float) -> None:
         """Set the prices of all rows and with them the bounds of their costs."""
         self.most_usd_per_h = most_usd_per_h
         self.prices = {
             one: self.asked.cheapest(
-                self.asked.offers.pricing == one, most_usd_per_h, self.usd_per_h
+                (self.asked.offers.pricing == "spot") == (one == "spot"),
+                most_usd_per_h,
+                self.usd_per_h,
             )
             for one in ("on-demand", "spot")
         }
@@ -320,15 +323,30 @@ class _EqualSearch(_Bounded):
         front = rows[pareto_front(self.time_h[rows], self.cost_usd[rows])]
         on_front = front[~self.known.beats(self.time_h[front], self.cost_usd[front])]
         if on_front.size and not self.is_for_best_value:
-            self._evaluate(self.best(on_front))
+            if not self._look_closer(on_front):
+                self._evaluate(self.best(on_front))
         elif front.size:
             rows = rows[np.isfinite(self.cost_usd[rows])]  # the others cannot be rented
             value = self.worth("best_value", rows)
-            self._evaluate(rows[np.argsort(value, kind="stable")[:_AT_ONCE]])
+            first = rows[np.argsort(value, kind="stable")[:_AT_ONCE]]
+            if not self._look_closer(first):
+                self._evaluate(first)
         elif self.known.time_h.size == 0 and np.isfinite(self.most_usd_per_h):
             self._price(np.inf)  # nothing keeps the limit: what misses it by least?
         else:
             self.close("over_quota" if np.isinf(self.most_usd_per_h) else "over_hourly", rows)
+
+    def _look_closer(self, rows: Integers) -> bool:
+        """Raise the bounds of those rows that have only a cheap one; say whether any had."""
+        rows = rows[~self.is_close[rows]]
+        bound_s = least_step_s(self.case, self.columns, rows, closely=True)
+        before_s = np.nan_to_num(self.columns.startup_s + self.columns.data_in_s)[rows]
+        time_h = (bound_s * self.asked.job.paid_steps + before_s) / HOUR_S
+        is_more = np.isfinite(time_h) & (time_h > self.time_h[rows])
+        self.time_h[rows[is_more]] = time_h[is_more]
+        self.is_close[rows] = True
+        self._bound_costs(rows)
+        return rows.size > 0
 
     def look_at_nearest(self) -> None:
         """Search what misses the constraints by least, where nothing known keeps them."""
@@ -355,7 +373,7 @@ class _EqualSearch(_Bounded):
         is_alone = asked.for_best_value or asked.request.least_gain_fraction <= 0
         if is_alone or offers.is_dated.all():
             return
-        is_dated = offers.is_dated & (offers.pricing == "on-demand")
+        is_dated = offers.is_dated & (offers.pricing != "spot")
         price, _ = asked.cheapest(is_dated, self.most_usd_per_h, self.usd_per_h)
         rows = np.flatnonzero(np.isfinite(price) & np.isfinite(self.time_h))
         for _ in range(_DATED_ROUNDS):

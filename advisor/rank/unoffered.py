@@ -1,7 +1,7 @@
 """What was asked for that no offer has, and the nearest that one has.
 
-An accelerator that no provider rents has others near it: those of its maker first, by rate,
-memory and bandwidth. A limit that leaves no offer (a region, a price, a provider, a number of
+An accelerator that no provider rents has others near it: those of its maker, by rate, memory and
+bandwidth, where they differ by less than twice. A limit that leaves no offer (a region, a price, a provider, a number of
 accelerators) has the nearest value with which there are some, all other limits kept.
 """
 
@@ -20,6 +20,10 @@ from advisor.catalogue import Accelerator, Catalogue, GpuFilter, OfferFilter, Of
 from advisor.estimate import offer_of
 
 _NEAREST: Final = 3
+# Of a card's figures the mean distance from which another is no stand-in: a factor of two, squared.
+_FAR: Final = math.log(2.0) ** 2
+# How alike two names are spelt that may have been mistaken, from 0 to 1 (``difflib``).
+_SPELT_ALIKE: Final = 0.7
 # What makes two accelerators alike for training: how fast they multiply, what fits, how fast it
 # is read.
 _ALIKE: Final = ("bf16_flop_per_s", "fp16_flop_per_s", "memory_bytes", "memory_bytes_per_s")
@@ -64,8 +68,12 @@ def _cards(request: Constraints, catalogue: Catalogue) -> dict[str, tuple[str, .
         if there & set(meant) or not asked:
             continue
         far = {other: _unlike(asked[0], one) for other, one in known.items()}
-        nearest = sorted((one for one in far if math.isfinite(far[one][1])), key=far.__getitem__)
-        found[name] = tuple(nearest[:_NEAREST])
+        # Another maker's card stands in only where this one's are not rented at all.
+        is_others = all(others for others, _ in far.values())
+        near = [
+            one for one, (others, apart) in far.items() if others == is_others and apart <= _FAR
+        ]
+        found[name] = tuple(sorted(near, key=far.__getitem__)[:_NEAREST])
     return found
 
 
@@ -119,11 +127,12 @@ def _nearest(
 
 
 def _regions(asked: str, found: Offers) -> tuple[str, ...]:
-    """Return the regions that are spelt most like the one that was asked for."""
+    """Return the regions that are spelt like the one that was asked for, or hold its name."""
     names = {str(name).casefold(): str(name) for name in found.region[::-1]}
     plain = asked.casefold().strip("*")
-    near = difflib.get_close_matches(plain, names, n=_NEAREST, cutoff=0.0)
-    return tuple(names[one] for one in near)
+    near = [one for one in names if len(plain) > 2 and plain in one]
+    near = near or difflib.get_close_matches(plain, names, n=_NEAREST, cutoff=_SPELT_ALIKE)
+    return tuple(names[one] for one in near[:_NEAREST])
 
 
 def _cheapest(catalogue: Catalogue, found: Offers) -> str:

@@ -1,4 +1,5 @@
 from .facts import Recipe as Recipe
+from .hugging_face import adapted_modules as adapted_modules
 from .read import recipe as recipe
 from .slurm import READ as READ
 from .slurm import count_of as count_of

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,13 +26,14 @@ class Config:
     """A recipe's keys by dotted names, with those that were read.
 
     ``path``: beside which the files lie that it names; ``ranks``: that whatever starts it says;
-    ``devices``: that it is started on where nothing says so.
+    ``devices``: that it is started on where nothing says so; ``rounds``: of a loop that starts it.
     """
 
     path: Path
     table: dict[str, Any]
     ranks: int | None = None
     devices: int | None = None
+    rounds: int = 1
     keys: Facts = field(default_factory=dict)
     read: set[str] = field(default_factory=set)
     asked: dict[str, str] = field(default_factory=dict)  # key: what its value leaves open
@@ -168,6 +170,7 @@ class Recipe:
     answers: Facts
     notes: tuple[str, ...]
     needs: tuple[str, ...]  # names of options that the recipe has to say, or else a flag
+    devices: int | None = None  # that it starts on, where it or what starts it says so
 
     def check(self, answers: Mapping[str, Any]) -> None:
         """Refuse answers that lack what is needed; the hint has the flag."""
@@ -185,7 +188,13 @@ def recipe_of(config: Config, tool: str, name: str, facts: Facts) -> Recipe:
     set, its places, and whether samples are packed.
     """
     answers = {n: v for n, v in facts.items() if v is not None and n not in _MADE}
-    notes = [*_batch(config, facts, answers), *_length(config, facts, answers)]
+    notes = [
+        *_model(config, answers),
+        *_batch(config, facts, answers),
+        *_length(config, facts, answers),
+    ]
+    if config.rounds > 1:
+        notes.append(f"the first of {config.rounds} trainings that a loop starts")
     if config.asked:
         said = ", ".join(f"{key} ({value[:40]})" for key, value in config.asked.items())
         notes.append(f"left open, so that a flag must say it: {said}")
@@ -194,7 +203,23 @@ def recipe_of(config: Config, tool: str, name: str, facts: Facts) -> Recipe:
         notes.append(f"not understood, and left out: {', '.join(unknown[:12])}{more}")
     needs = tuple(n for n in _NEEDED if n in facts and facts[n] is None)
     needs += () if {"model", "layers", "cnn"} & facts.keys() else ("model",)
-    return Recipe(path=config.path, tool=name, answers=answers, notes=tuple(notes), needs=needs)
+    return Recipe(
+        path=config.path, tool=name, answers=answers, notes=tuple(notes), needs=needs,
+        devices=config.ranks or facts.get("ranks"),
+    )  # fmt: skip
+
+
+_IN_HUB_CACHE: Final = re.compile(r"models--([\w.-]+?)--([\w.-]+)")
+
+
+def _model(config: Config, answers: Facts) -> Iterator[str]:
+    """Name the model by its folder's name where that is on another machine; say so."""
+    said = str(answers.get("model") or "")
+    is_path = said.startswith((".", "/", "~")) or said.count("/") > 1
+    if is_path and not any(os.path.exists(one) for one in (said, config.path.parent / said)):
+        match = _IN_HUB_CACHE.search(said)
+        answers["model"] = "/".join(match.groups()) if match else Path(said).name
+        yield f"{said} is not here: the model is taken for what its folder is called"
 
 
 def _batch(config: Config, facts: Facts, answers: Facts) -> Iterator[str]:

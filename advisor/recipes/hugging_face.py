@@ -18,8 +18,8 @@ from advisor.recipes.facts import Config, Facts
 from advisor.recipes.tables import meanings, tables
 from advisor.recipes.text import flat, plain, table_in
 
-_OF_TRL: Final = {"max_length", "max_seq_length", "packing", "use_peft", "lora_r", "dataset_mixer",
-                  "dataset_mixture"}  # fmt: skip
+_OF_TRL: Final = {"max_length", "packing", "use_peft", "dataset_mixer", "dataset_mixture",
+                  "dataset_text_field"}  # fmt: skip
 _OF_REWARDS: Final = {"beta", "ref_model_name_or_path", "num_generations"}
 
 
@@ -39,13 +39,21 @@ def adapted(rank: int, modules: Iterable[Any], bits: int) -> Facts:
     ['v_proj', 'all-linear', 'up_proj']
     """
     said = [str(one).strip("'\"") for one in modules]
-    if any("all" in one or "up|" in one or "up_proj|" in one for one in said):
-        return {"lora": rank, "lora_targets": "all-linear", "base_bits": bits}
-    known, groups = meanings("modules"), meanings("module_groups")
-    words = (known.get(one.rpartition(".")[2], "") for one in said)
-    named = dict.fromkeys(" ".join(words).split())
-    targets = groups.get(" ".join(sorted(named)), ",".join(named)) or "query-value"
+    is_all = any("all" in one or "up|" in one or "up_proj|" in one for one in said)
+    targets = "all-linear" if is_all else adapted_modules(said) or "query-value"
     return {"lora": rank, "lora_targets": targets, "base_bits": bits}
+
+
+def adapted_modules(names: Iterable[str]) -> str:
+    """Return what ``--lora-targets`` calls modules of these names; empty where it knows none.
+
+    >>> adapted_modules(["v_proj", "q_proj"]), adapted_modules(["classifier"])
+    ('query-value', '')
+    """
+    known, groups = meanings("modules"), meanings("module_groups")
+    words = (known.get(one) or known.get(one.rpartition(".")[2], "") for one in names)
+    named = dict.fromkeys(" ".join(words).split())
+    return groups.get(" ".join(sorted(named)), ",".join(named))
 
 
 def _deepspeed(config: Config, said: Any) -> Facts:
@@ -138,9 +146,13 @@ def with_accelerate(config: Config, path: str) -> None:
 
 def read(config: Config, facts: Facts) -> Facts:
     """Return what an argument file of TRL's or Hugging Face's scripts says."""
-    is_trl = bool(_OF_TRL & config.keys.keys())
+    script = config.text("script") or ""
+    is_trl = bool(_OF_TRL & config.keys.keys()) or script.rpartition("/")[2] in (
+        "sft.py",
+        "run_sft.py",
+    )
     # transformers' own script cuts the joined texts (its group_texts).
-    is_cut = "run_clm" in (config.text("script") or "")
+    is_cut = "run_clm" in script
     refuse_stage(config, config.text("rl", "trainer_type"), ("sft",))
     refuse_stage(config, "rewards" if _OF_REWARDS & config.keys.keys() else None, ())
     checkpoints = config.flag("gradient_checkpointing", "activation_checkpointing", default=is_trl)
@@ -156,8 +168,12 @@ def read(config: Config, facts: Facts) -> Facts:
     if config.flag("use_liger_kernel", "use_liger"):
         facts |= {"loss": "chunked", "kernels": facts["kernels"] or "fused"}
     is_4bit, is_8bit = config.flag("load_in_4bit"), config.flag("load_in_8bit")
-    if config.flag("use_peft", default=is_trl and "lora_r" in config.keys):
+    rank, modules = config.whole("lora_r", "lora_rank"), ("lora_target_modules", "target_modules")
+    is_said = config.flag("use_peft", "use_lora", "peft_enabled", default=rank is not None)
+    if is_said and rank is None and not is_trl:
+        config.asked["the rank of adapters"] = "--lora"
+    elif is_said:
         bits = 4 if is_4bit else 8 if is_8bit else 16
-        facts |= adapted(config.whole("lora_r") or 16, config.words("lora_target_modules"), bits)
+        facts |= adapted(rank or 16, config.words(*modules), bits)
     facts |= {"offload": ("activations",)} if config.flag("activation_offloading") else {}
     return sharded(config, facts)

@@ -9,6 +9,7 @@ it; read 2026-11-29. Recomputation of an image model is not described.
 
 from __future__ import annotations
 
+import re
 from pathlib import PurePosixPath
 
 from advisor.errors import UsageError
@@ -65,27 +66,34 @@ def read_diffusers(config: Config, facts: Facts) -> Facts:
 def read_ultralytics(config: Config, facts: Facts) -> Facts:
     """Return what Ultralytics' YAML or arguments say.
 
-    ``batch`` is that of all devices; gradients accumulate to ``nbs`` samples. The networks (YOLO,
-    RT-DETR) are described by no model here.
+    ``batch`` is that of all devices; gradients accumulate to ``nbs`` samples. Detectors of YOLOv5,
+    YOLOv8 and YOLO11 are known by name; no other network is.
 
     Raises UsageError if the batch is chosen on the machine.
     """
     devices = [one for one in config.words("device") if one.strip("[]").isdigit()]
     ranks = config.ranks or len(devices) or config.devices or 1
     batch, nominal = config.number("batch"), config.whole("nbs") or 64
-    config.read |= {"model", "imgsz"}
+    name = PurePosixPath(config.text("model") or "").stem
+    is_known = re.fullmatch(r"yolo(v5|v8|11)[nsmlx]u?", name)
+    side = config.whole("imgsz") or 640
+    network: Facts = {"model": name, "image": side} if is_known else {"cnn": None}
     if config.get("batch") is not None and (batch is None or batch < 1):
         raise UsageError(
             f"{config.path} lets Ultralytics choose the batch on the machine",
             hint="say it in the file: batch=16",
         )
     step = int(batch or 16)
-    return facts | {
-        "cnn": None,
-        "micro_batch": max(step // ranks, 1),
-        "batch": step * max(round(nominal / step), 1),
-        "total_steps": None,
-    }
+    return (
+        facts
+        | network
+        | {
+            "micro_batch": max(step // ranks, 1),
+            "ranks": len(devices) or None,
+            "batch": step * max(round(nominal / step), 1),
+            "total_steps": None,
+        }
+    )
 
 
 def _side(facts: Facts) -> int | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
-from advisor.recipes.shell import commands
+from advisor.recipes.shell import ROUNDS, commands
 from advisor.recipes.slurm import slurm_ranks
 from advisor.recipes.submissions import SHELLS
 from advisor.recipes.tables import tables
@@ -16,6 +16,9 @@ from advisor.recipes.text import plain
 
 _RANKS: Final = ("nproc_per_node", "num_processes", "num_gpus", "NGPU")
 _NODES: Final = ("nnodes", "num_nodes", "num_machines", "nodes", "N")
+# Whose precision and sharding accelerate's flags are; others read its file alone.
+_OF_ACCELERATE: Final = ("trainer", "llamafactory", "diffusers", "kohya")
+_FILE_ALONE: Final = {"config_file": "accelerate_config"}
 _ENDS: Final = (".yaml", ".yml", ".toml", ".json")
 _NUMBER: Final = re.compile(r"-\d[\d.e-]*")
 _NAMED: Final = re.compile(r"[+~]{0,2}([A-Za-z_][\w.]*)=(.*)", re.S)
@@ -29,6 +32,7 @@ class Start:
     arguments: dict[str, Any]
     file: str | None
     ranks: int | None
+    rounds: int = 1  # of loops around it, of which this is the first
 
 
 def starts(
@@ -39,7 +43,8 @@ def starts(
     lines, known = commands(text, dict(given or {}))
     for words in list(lines):  # bash -c "torchrun ..."
         inner = (word for flag, word in pairwise(words) if flag in SHELLS)
-        lines += [one for word in inner for one in commands(word, known)[0]]
+        begun = words[:1] if words[0].startswith(ROUNDS) else []
+        lines += [[*begun, *one] for word in inner for one in commands(word, known)[0]]
     return [start for words in lines if (start := _start(words, asked)) is not None]
 
 
@@ -71,11 +76,12 @@ def _read(
     more = {"script": word} if tool in ("diffusers", "bridge", "kohya", "trainer") else {}
     if program["word"] == "trl" and rest[0] != "sft":
         more["trainer_type"] = rest[0]
-    if (accelerate := launcher.get("config_file")) is not None:
-        more["accelerate_config"] = str(accelerate)
+    if any("accelerate" in one for one in before):
+        names = tables()["accelerate"] if tool in _OF_ACCELERATE else _FILE_ALONE
+        more |= {names[one]: said for one, said in launcher.items() if one in names}
     return Start(
         tool=tool, arguments=arguments | more, file=None if file is None else str(file),
-        ranks=_count(launcher, asked),
+        ranks=_count(launcher, asked), rounds=launcher.get(ROUNDS, 1),
     )  # fmt: skip
 
 
@@ -84,7 +90,9 @@ def _count(launcher: Mapping[str, Any], asked: int | None) -> int | None:
     each = next((launcher[name] for name in _RANKS if isinstance(launcher.get(name), int)), None)
     nodes = next((launcher[name] for name in _NODES if isinstance(launcher.get(name), int)), 1)
     if each is None:
-        seen = str(launcher.get("CUDA_VISIBLE_DEVICES", ""))
+        # deepspeed --include host:0,1@other:0,1
+        included = re.sub(r"@?[^@:]*:", ",", str(launcher.get("include", ""))).strip(",")
+        seen = included or str(launcher.get("CUDA_VISIBLE_DEVICES", ""))
         return asked or (seen.count(",") + 1 if re.fullmatch(r"\d+(,\d+)*", seen) else None)
     is_total = "num_processes" in launcher and "nproc_per_node" not in launcher
     return int(each if is_total else max(each * nodes, asked or 1))

@@ -9,18 +9,13 @@ PyPI has it; read 2026-11-29.
 
 from __future__ import annotations
 
-import csv
 import re
-from collections.abc import Mapping
-from functools import cache
 from typing import Final
 
-from advisor import data
 from advisor.errors import UsageError
 from advisor.recipes.facts import Config, Facts
 from advisor.recipes.hugging_face import adapted
-from advisor.recipes.tables import meanings, tables
-from advisor.recipes.text import plain
+from advisor.recipes.tables import meanings, shipped, tables
 
 # What a tokenizer's words are padded to (``--make-vocab-size-divisible-by``), times the TP degree.
 _PADDED: Final = 128
@@ -119,7 +114,11 @@ def read_bridge(config: Config, facts: Facts) -> Facts:
     said = config.keys
     if length := config.whole("seq_length"):
         said = {"dataset.seq_length": length} | said
-    row = _bridge_recipes().get(name.removesuffix("_config"), {})
+    # Later releases name the scaling of fp8 in the recipe; all else is that of the plain one.
+    plain = re.sub(r"_(fp8\w*|mxfp8|nvfp4)$", "", name := name.removesuffix("_config"))
+    row = dict(shipped("bridge").get(plain, {}))
+    if row and plain != name:
+        row["mixed_precision"] = name.removeprefix(f"{plain}_")
     if name and not row:
         config.asked[f"the recipe {name}, which is not known here"] = "--model"
     config.keys = row | said
@@ -147,15 +146,6 @@ def read_bridge(config: Config, facts: Facts) -> Facts:
     return facts
 
 
-@cache
-def _bridge_recipes() -> Mapping[str, Facts]:
-    """Return the recipes of Megatron-Bridge by name, as keys of its configuration."""
-    path = data.root("datasets") / "recipes" / "megatron_bridge.csv"
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = [{n: plain(v) for n, v in row.items() if v} for row in csv.DictReader(file)]
-    return {str(row.pop("recipe")): row for row in rows}
-
-
 def read_nanotron(config: Config, facts: Facts) -> Facts:
     """Return what nanotron's YAML says: its own Llama; ``dp`` copies of the model."""
     is_wide = config.flag("optimizer.accumulate_grad_in_fp32", default=True)
@@ -163,6 +153,7 @@ def read_nanotron(config: Config, facts: Facts) -> Facts:
     return facts | {
         "vocabulary": _rounded(config, "model.", facts["vocabulary"], 1, facts["tp"]),
         "batch": each * copies,
+        "ranks": copies * facts["tp"] * facts["pp"] * (facts["cp"] or 1),
         "gradients": "fp32" if is_wide else "bf16",
         "zero": int(facts["zero"]),
         "schedule": facts["schedule"] if facts["pp"] > 1 else None,

@@ -5,14 +5,16 @@ from __future__ import annotations
 import glob
 import importlib
 import os
+import shlex
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from advisor.errors import UsageError
 from advisor.recipes.facts import Config, Recipe, recipe_of
 from advisor.recipes.launch import Start, starts
+from advisor.recipes.shell import commands
 from advisor.recipes.submissions import submitted
-from advisor.recipes.tables import tools
+from advisor.recipes.tables import shipped, tools
 from advisor.recipes.text import documents, read_text, table_in
 
 # As whom a file is read that is read as several: the tool whose keys the other's hold, too.
@@ -36,7 +38,8 @@ def recipe(
     tables = documents(path, text)
     sent = next(filter(None, map(submitted, tables)), None)
     if sent or not tables:
-        return _started(path, starts(*sent) if sent else starts(text), devices)
+        script = sent or (text, None, None)
+        return _started(path, starts(*script) or _unknown(path, script[0]), devices)
     config = Config(path=path, table=tables[0], devices=devices)
     short = {name.rpartition(".")[2]: value for name, value in config.keys.items()}
     if path.suffix == ".toml" and "pretrained_model_name_or_path" in short:
@@ -84,26 +87,39 @@ def _beside(path: Path, named: str) -> Path | None:
     return next((one for one in found if os.path.isfile(one)), None)
 
 
+def _unknown(path: Path, script: str) -> NoReturn:
+    """Refuse a file that starts no known tool; the hint is the command that records a step."""
+    found = (
+        shlex.join([str(path.parent / one), *words[place:]])
+        for words in commands(script)[0]
+        for place, one in enumerate(words, start=1)
+        if one.endswith(".py") and (path.parent / one).is_file()
+    )
+    is_shell = path.suffix not in (".yaml", ".yml")
+    what = next(found, f"-- bash {shlex.quote(str(path))}" if is_shell else "SCRIPT")
+    raise UsageError(
+        f"{path} starts no training that is known here",
+        hint=f"record a step of it: advisor profile {what}; or describe the job: --model",
+    )
+
+
 def _started(path: Path, found: list[Start], devices: int | None) -> Recipe:
     """Return the recipe of the training that a file starts."""
-    if not found:
-        raise UsageError(
-            f"{path} starts no training that is known here",
-            hint="give the recipe itself, or describe the job: --model",
-        )
     if len({(one.tool, one.file, repr(one.arguments)) for one in found}) > 1:
         names = ", ".join(one.file or one.tool for one in found[:4])
         raise UsageError(f"{path} starts several trainings: {names}", hint="give one's recipe")
     start = found[-1]
-    config = Config(path=path, table=start.arguments, ranks=start.ranks, devices=devices)
+    started: Any = {"ranks": start.ranks, "devices": devices, "rounds": start.rounds}
+    config = Config(path=path, table=start.arguments, **started)
     if start.file is not None:
-        if (file := _beside(path, start.file)) is None:
+        file, known = _beside(path, start.file), shipped(start.tool).get(start.file)
+        if file is None and known is None:
             raise UsageError(
                 f"{path} starts {start.tool} with {start.file}, which is not here",
                 hint="give that file, or put it beside this one",
             )
-        table = table_in(file, start.arguments)
-        config = Config(path=file, table=table, ranks=start.ranks, devices=devices)
+        table = dict(known or {}) if file is None else table_in(file, start.arguments)
+        config = Config(path=file or path, table=table, **started)
         config.keys |= start.arguments
     if (accelerate := config.keys.pop("accelerate_config", None)) is not None:
         from advisor.recipes.hugging_face import with_accelerate

@@ -35,8 +35,7 @@ def _skypilot(table: Mapping[str, Any]) -> Submitted:
     first = named[0] if isinstance(named, list) and named else named
     said = next(iter(_table(first).values()), None) or str(first or "").partition(":")[2]
     each, nodes = _whole(said, 1 if first else 0), _whole(table.get("num_nodes"), 1)
-    own = {str(name): str(v) for name, v in _table(table.get("envs")).items() if v is not None}
-    variables = own | {"SKYPILOT_NUM_NODES": str(nodes),
+    variables = _variables(table.get("envs")) | {"SKYPILOT_NUM_NODES": str(nodes),
                        "SKYPILOT_NUM_GPUS_PER_NODE": str(each or 1)}  # fmt: skip
     script = _NODES.sub(str(nodes), str(table.get("run") or ""))
     return (script, variables, each * nodes or None)
@@ -48,22 +47,26 @@ def _dstack(table: Mapping[str, Any]) -> Submitted:
     match = re.search(r":(\d+)", str(gpu or ""))
     said = gpu.get("count") if isinstance(gpu, dict) else match[1] if match else None
     each, nodes = _whole(said, 1 if gpu else 0), _whole(table.get("nodes"), 1)
-    variables = {"DSTACK_GPUS_PER_NODE": str(each or 1), "DSTACK_NODES_NUM": str(nodes),
-                 "DSTACK_GPUS_NUM": str((each or 1) * nodes)}  # fmt: skip
+    variables = _variables(table.get("env")) | {
+        "DSTACK_GPUS_PER_NODE": str(each or 1), "DSTACK_NODES_NUM": str(nodes),
+        "DSTACK_GPUS_NUM": str((each or 1) * nodes),
+    }  # fmt: skip
     return ("\n".join(map(str, lines)), variables, each * nodes or None)
 
 
 def _kubernetes(table: Mapping[str, Any]) -> Submitted:
     """Read the last container's command; all containers' devices are counted."""
     ranks, script = 0, ""
+    variables: dict[str, str] = {}
     for replicas, spec in _containers(table, 1):
         said = [spec.get(name) for name in ("command", "args")]
         words = [str(one) for part in said if isinstance(part, list) for one in part]
         limits = _table(_table(spec.get("resources")).get("limits"))
         ranks += replicas * _whole(limits.get("nvidia.com/gpu", limits.get("amd.com/gpu")), 0)
+        variables |= _variables(spec.get("env"))
         is_shell = len(words) > 2 and words[1] in SHELLS
         script = "\n".join(words[2:]) if is_shell else shlex.join(words)
-    return (script, {}, ranks or None)
+    return (script, variables, ranks or None)
 
 
 def _containers(value: Any, replicas: int) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -80,6 +83,14 @@ def _containers(value: Any, replicas: int) -> Iterator[tuple[int, dict[str, Any]
             yield from ((replicas * many, one) for one in inner if isinstance(one, dict))
         elif isinstance(inner, dict | list):
             yield from _containers(inner, replicas * many)
+
+
+def _variables(said: Any) -> dict[str, str]:
+    """Return variables: of a mapping, of a list of NAME=VALUE, of a list of names and values."""
+    pairs = [one.partition("=")[::2] if isinstance(one, str) else
+             (_table(one).get("name"), _table(one).get("value")) for one in said or ()
+            ] if isinstance(said, list) else list(_table(said).items())  # fmt: skip
+    return {str(name): str(value) for name, value in pairs if value not in (None, "")}
 
 
 def _table(value: Any) -> dict[str, Any]:

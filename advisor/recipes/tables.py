@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import fnmatch
 import re
 from collections.abc import Mapping
@@ -9,7 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from advisor import data
 from advisor.collectors import bounded
+from advisor.recipes.text import plain
 
 
 @cache
@@ -36,3 +39,14 @@ def is_elsewhere(tool: str) -> re.Pattern[str]:
     words = "|".join(tables()["elsewhere"].split())
     same = "|".join(fnmatch.translate(one) for one in tools()[tool]["same"].split())
     return re.compile(rf"{same}|.*?(?:^|(?<=[._]))(?:{words})(?:[._].*)?\Z", re.S)
+
+
+@cache
+def shipped(tool: str) -> Mapping[str, dict[str, Any]]:
+    """Return the recipes that a tool brings with it, by their names, as keys of its files."""
+    if (name := tools()[tool].get("ships")) is None:
+        return {}
+    path = data.root("datasets") / "recipes" / f"{name}.csv"
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = [{n: plain(v) for n, v in row.items() if v} for row in csv.DictReader(file)]
+    return {str(row.pop("recipe")): row for row in rows}

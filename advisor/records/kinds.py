@@ -7,47 +7,18 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from advisor.errors import UsageError
 from advisor.records.files import unpacked
+from advisor.records.formats import TABLE
 
 _LOOKED_AT_BYTES: Final = 65_536
-# Format -> what lies in a folder of such runs. Of two that match the first is meant: the folder
-# of a Trainer may hold event files too.
-_IN_FOLDERS: Final = {
-    "journal": ("journal.jsonl",),
-    "huggingface": ("**/trainer_state.json",),
-    "wandb": ("**/*.wandb", "**/wandb-summary.json"),
-    "mlflow": ("mlflow.db", "**/meta.yaml"),
-    "tensorboard": ("**/*tfevents*",),
-    "hivemind": ("experiments*",),
-    "profet": ("anchor_*.parquet",),
-}
-# Format -> what its file is called.
-_CALLED: Final = {
-    "journal": r"journal\.jsonl",
-    "wandb": r".*\.wandb|wandb-summary\.json",
-    "huggingface": r"trainer_state\.json",
-    "tensorboard": r".*tfevents.*",
-    "profet": r"anchor_.*\.parquet",
-    "trainpred": r"nvidiasmi_devicequery_all\.csv",
-    "ibm": r"multi-cloud-configuration\.csv",
-    "trimtuner": r"(cnn|rnn)\.csv",
-    "coastline": r"run_database\.csv",
-    "gpu-power": r"mfu_aggregated_per_config_.*\.csv",
-}
-# Format -> what stands where its file begins; a table that is none of these is one's own.
-_BEGINS: Final = {
-    "mlflow": r"\ASQLite format 3\0",
-    "minicloud": r'\A[^\n]*"schema":\s*"minicloud',
-    "records": r'\A\{[^\n]*"(record_id|schema_version)"',
-    "trace": r'\A\s*[\[{][\s\S]*?"(traceEvents|deviceProperties|ph)"\s*:',
-    "nsys": r"(?m)^\W*Time ?\(%\).*Total Time",
-    "nvidia-smi": r"\A#.*\b(sm|pwr)\b|\A[^\n]*\b(utilization\.gpu|power\.draw|memory\.used)",
-    "pidstat": r"(?m)^.*\bPID\b.*(%usr|RSS|kB_rd/s)",
-}
+_IN_FOLDERS: Final[Mapping[str, tuple[str, ...]]] = TABLE["in_folders"]
+_CALLED: Final[Mapping[str, str]] = TABLE["called"]
+_BEGINS: Final[Mapping[str, str]] = TABLE["begins"]
 
 
 def kind_of(path: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
@@ -13,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from advisor.collectors.errors import counted
+from advisor.planners.systems import ASSUMED_NOISE
 from advisor.quantities import (
     digits,
     hours_interval,
@@ -23,7 +25,7 @@ from advisor.quantities import (
     usd_text,
 )
 from advisor.records import left_out_note
-from advisor.words import interval_text, wrapped
+from advisor.words import interval_text, pasteable, wrapped
 
 
 def show_simulation(record: Mapping[str, Any], console: Console) -> None:
@@ -383,7 +385,22 @@ def elastic(record: Mapping[str, Any]) -> list[Text | Table]:
         parts.insert(0, Text(record["containers"]))
     if record["saving_fraction"] is not None:
         parts.append(Text(_saved_words(record)))
-    return parts
+    return [
+        *parts,
+        *(Text(line, overflow="ignore", no_wrap=True) for line in _phase_lines(record)),
+    ]
+
+
+def _phase_lines(record: Mapping[str, Any]) -> Iterable[str]:
+    """Say how each phase is started, where workers or batch change."""
+    for at, one in enumerate(record["runs"] if len(record["runs"]) > 1 else ()):
+        begins = "from the last checkpoint, " if at else ""
+        yield (
+            f"\n# {begins}{counted(one['steps'], 'step')} of {counted(one['batch'], 'sample')} on "
+            f"{counted(one['workers'], 'worker')}, {hours_text(one['time_h'])}"
+        )
+        for command in one["commands"]:
+            yield from pasteable(command, shutil.get_terminal_size().columns)
 
 
 def _saved_words(record: Mapping[str, Any]) -> str:
@@ -419,6 +436,11 @@ def _noise(record: Mapping[str, Any]) -> str:
         )
     ends = " to ".join(dict.fromkeys(f"{one:,.0f}" for one in (scales[0], scales[-1])))
     seen = record["noise_scale_recorded"]
+    if record["noise_scale_source"] == "assumed":
+        return (
+            f"gradient noise scale: {ends} samples, {ASSUMED_NOISE}; give --noise where it "
+            "is known"
+        )
     if seen is None:
         return f"gradient noise scale: {ends} samples, {record['noise_scale_source']}"
     high = "no upper end" if seen["high"] is None else f"{seen['high']:,.0f}"

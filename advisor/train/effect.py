@@ -155,7 +155,7 @@ def by_region(
     if not records:
         return ()
     names = np.array([record.job.family for record in records])
-    return contests(places_of_runs(RunColumns.of(records)).region, names, *logs)
+    return contests(places_of_runs(RunColumns.of(records), names).region, names, *logs)
 
 
 def _own_errors(

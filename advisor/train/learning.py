@@ -13,16 +13,15 @@ import numpy as np
 from advisor import data
 from advisor.answer import to_record
 from advisor.catalogue import Catalogue
-from advisor.collectors.derive import list_runs
 from advisor.errors import AdvisorError, UsageError
 from advisor.estimate import COST, OWN_RUNS, OwnModel, Predictor
-from advisor.jobs import Job, load_job
+from advisor.jobs import Job
 from advisor.learned import RegionContest, contest_table
 from advisor.planners.core import PlanningError
 from advisor.quantities import percent_text, seconds_text
 from advisor.records import RunRecord
 from advisor.train.labelled import is_own
-from advisor.train.own_runs import learned_from, own_residuals, remove, save
+from advisor.train.own_runs import learned_from, own_residuals, recorded_jobs, remove, save
 
 _BEFORE: Final = "before"  # the folder of what answered before, beside the models
 _MODELS: Final = (OWN_RUNS, COST, "own")
@@ -34,6 +33,7 @@ Step = tuple[str, str, float]  # a job, a machine, and the step there [s]
 class Learning:
     """What the user's runs say before anything is written."""
 
+    jobs: Sequence[Job]  # as recorded, with their noted runs
     model: OwnModel | None
     contests: Sequence[RegionContest]
     has_nothing_for_trees: bool  # none of the user's runs is a record that they are fitted on
@@ -45,12 +45,14 @@ class Learning:
         """Return the contest of the user's runs; None where there are none."""
         records = [record for some in each.values() for record in some]
         own = [one for one, mine in zip(records, is_own(records), strict=True) if mine]
-        found = own_residuals(records=own)
+        jobs = recorded_jobs()
+        found = own_residuals(jobs, own)
         if found is None:
             return None
         model, contests = learned_from(found)
         return cls(
-            model=model, contests=contests, has_nothing_for_trees=not own, before=_steps(),
+            jobs=jobs, model=model, contests=contests, has_nothing_for_trees=not own,
+            before=_steps(jobs),
         )  # fmt: skip
 
     def finish(self, *, is_changed: bool) -> bool:
@@ -62,7 +64,7 @@ class Learning:
                 keep_previous()
             save(self.model)
         if is_changed or self.model is not None:
-            self.after = _steps()
+            self.after = _steps(self.jobs)
         return self.model is not None
 
     def as_rows(self) -> list[dict[str, Any]]:
@@ -92,18 +94,13 @@ class Learning:
 
 def won(contests: Iterable[RegionContest], learning: Learning | None) -> list[str]:
     """Return the regions that a new model is kept for: where own runs alone say less."""
-    kept = () if learning is None or learning.model is None else learning.model.kept
+    model = None if learning is None else learning.model
+    kept = {one.region for one in (() if model is None else model.lessons.kept)}
     return [one.region for one in contests if one.is_won and one.region not in kept]
 
 
-def _steps() -> list[Step]:
+def _steps(jobs: Sequence[Job]) -> list[Step]:
     """Return the steps of the recorded jobs on the machines that runs were noted on."""
-    jobs: list[Job] = []
-    for folder in list_runs():
-        try:
-            jobs.append(load_job(folder))
-        except (AdvisorError, PlanningError):
-            continue
     noted = [(one.provider, one.instance_type, one.count) for job in jobs for one in job.actuals]
     machines = [place for place in dict.fromkeys(noted) if place[0]]
     predictor = Predictor(Catalogue.load())

@@ -24,40 +24,66 @@ from advisor.catalogue import Catalogue
 from advisor.collectors import atomic
 from advisor.collectors.derive import list_runs
 from advisor.errors import AdvisorError, UsageError
-from advisor.estimate import Learned, OwnModel, Predictor, own_model, place_of, places_of_rows
+from advisor.estimate import (
+    OWN_SCHEMA,
+    Learned,
+    OwnModel,
+    Predictor,
+    own_model,
+    place_of,
+    places_of_rows,
+)
 from advisor.jobs import Actual, Job, load_job
-from advisor.learned import Places, RegionContest, Residuals, RunColumns, judged, places_of_runs
+from advisor.learned import (
+    Lessons,
+    Places,
+    RegionContest,
+    Residuals,
+    RunColumns,
+    judged,
+    places_of_runs,
+)
 from advisor.machines import model_day
 from advisor.planners.core import PlanningError
-from advisor.records import SOURCE, RunRecord, program_of
+from advisor.records import SOURCE, RunRecord
 
+_LOG_SD: Final = 0.2  # of physics that a record states, as usual intervals say
 MOST_RUNS: Final = 500  # the latest are heard: what was measured years ago was on other software
-Row = tuple[Places, str, float]  # where, the job, ln(measured / answered)
+Row = tuple[Places, float, float]  # where; ln(measured / answered), and its deviation
 
 
-def own_residuals(runs: Path | None = None, records: Iterable[RunRecord] = ()) -> Residuals | None:
+def recorded_jobs(runs: Path | None = None) -> list[Job]:
+    """Return the recorded jobs with their noted runs; those that cannot be read are left out."""
+    found = []
+    for folder in list_runs(runs):
+        try:
+            found.append(load_job(folder))
+        except (AdvisorError, PlanningError):
+            continue
+    return found
+
+
+def own_residuals(jobs: Iterable[Job], records: Iterable[RunRecord] = ()) -> Residuals | None:
     """Return the noted runs beside the answers; None where there are none."""
-    found = [*_of_records(records), *_of_notes(runs)][-MOST_RUNS:]
+    found = [*_of_records(records), *_of_notes(jobs)][-MOST_RUNS:]
     if not found:
         return None
-    places, jobs, residuals = zip(*found, strict=True)
+    places, residuals, log_sds = zip(*found, strict=True)
     return Residuals(
-        places=_joined(places), job=np.array(jobs, np.str_), residual=np.array(residuals)
+        places=_joined(places), residual=np.array(residuals), log_sd=np.array(log_sds)
     )
 
 
 def learned_from(residuals: Residuals) -> tuple[OwnModel | None, tuple[RegionContest, ...]]:
-    """Return what is kept of own runs, and the contest of every region; None where none is won."""
+    """Return what own runs say, and the contest of every region; None where they say nothing."""
     found = judged(residuals)
-    kept = tuple(one.region for one in found if one.is_won)
-    if not kept:
+    lessons = Lessons.of(residuals, found)
+    if not lessons.is_any:
         return None, found
-    is_kept = np.isin(residuals.places.region, kept)
     return OwnModel(
         learned_at=datetime.now(UTC).isoformat(timespec="seconds"),
         device_model=model_day(),
-        kept=kept,
-        residuals=residuals.take(is_kept),
+        lessons=lessons,
     ), found
 
 
@@ -65,7 +91,7 @@ def save(model: OwnModel) -> Path:
     """Write what was learned where answers look."""
     file = data.own_runs_file(data.writable_models())
     file.parent.mkdir(parents=True, exist_ok=True)
-    record = {"schema_version": 1, **to_record(model)}
+    record = {"schema_version": OWN_SCHEMA, **to_record(model)}
     atomic.write_bytes(file, (json.dumps(record) + "\n").encode())
     return file
 
@@ -86,20 +112,13 @@ def _joined(places: Sequence[Places]) -> Places:
     return Places(**{n: np.concatenate([getattr(one, n) for one in places]) for n in names})
 
 
-def _of_notes(runs: Path | None) -> Iterator[Row]:
-    """Yield the noted runs of recorded jobs; those that cannot be answered are left out."""
+def _of_notes(jobs: Iterable[Job]) -> Iterator[Row]:
+    """Yield the noted runs of jobs; those that cannot be answered are left out."""
     shipped = data.root("trained_models") / "runs"
     predictor = Predictor(Catalogue.load(), learned=Learned.open(shipped))
     predictor.own_model = None
-    for folder in list_runs(runs):
-        try:
-            job = load_job(folder)
-        except (AdvisorError, PlanningError):
-            continue
-        for actual in job.actuals:
-            row = _noted(predictor, job, actual)
-            if row is not None:
-                yield row
+    found = (_noted(predictor, job, actual) for job in jobs for actual in job.actuals)
+    yield from (row for row in found if row is not None)
 
 
 def _noted(predictor: Predictor, job: Job, actual: Actual) -> Row | None:
@@ -118,7 +137,7 @@ def _noted(predictor: Predictor, job: Job, actual: Actual) -> Row | None:
         return None
     places = places_of_rows(bare, bare.work, there, kind, count)
     off = math.log(actual.step_s / float(columns.step_s[0]))
-    return places, program_of(job.name), off
+    return places, off, float(columns.log_sd[0])
 
 
 def _of_records(records: Iterable[RunRecord]) -> Iterator[Row]:
@@ -128,4 +147,4 @@ def _of_records(records: Iterable[RunRecord]) -> Iterator[Row]:
             continue
         if isinstance(physics_s, float):
             off = math.log(one.time_s / physics_s)
-            yield places_of_runs(RunColumns.of([one])), one.job.family, off
+            yield places_of_runs(RunColumns.of([one]), np.array([one.job.family])), off, _LOG_SD

@@ -13,7 +13,10 @@ from urllib.parse import urlencode
 
 from advisor.ask import (
     ENTRIES,
+    LIMITS,
     OPTIMIZERS,
+    PANELS,
+    RENTED,
     STACK_NAMES,
     Question,
     command_line,
@@ -23,46 +26,37 @@ from advisor.ask import (
 from advisor.errors import UsageError
 from advisor.quantities import share_text
 
-# Title of a group, then its controls: name in ``ENTRIES`` and label. The first group is open.
-GROUPS: Final[tuple[tuple[str, Mapping[str, str]], ...]] = (
-    ("Limits", {
-        "budget": "Budget", "deadline": "Deadline", "max_nodes": "Most machines",
-        "cloud": "Providers", "spot": "Spot prices too", "gpus": "GPUs", "region": "Regions",
-    }),
-    ("More constraints", {
-        "max_price": "Most per machine and hour", "max_hourly": "Most per hour, all machines",
-        "mixed": "Unlike machines together", "checkpoints": "Can resume from a checkpoint",
-        "known_network": "Only networks that are known", "dated": "Only dated prices",
-        "here_price": "An hour of this machine", "effort": "Work for one machine",
-    }),
-    ("How sure", {
-        "confidence": "Keep limits with probability", "coverage": "Probability of intervals",
-        "gain": "Least gain of a row", "top": "Most rows",
-        "probes": "Suggest short real runs",
-    }),
-    ("Layout", {
-        "tp": "Tensor parallel", "pp": "Pipeline stages", "cp": "Context parallel",
-        "ep": "Expert parallel", "etp": "Ranks of one expert",
-        "schedule": "Pipeline schedule", "chunks": "Chunks of a stage",
-        "zero": "ZeRO stage", "recompute": "Recompute",
-        "micro_batch": "Micro-batch", "accumulate": "Accumulated micro-batches",
-        "offload": "Offload to host memory", "swap": "Swap layers in",
-        "average_every": "Steps between averagings",
-        "optimizer_in_backward": "Optimizer in the backward pass",
-    }),
-    ("Job and software", {
-        "batch": "Global batch", "precision": "Precision", "stack": "Training stack",
-        "kernels": "Kernels",
-        "attention": "Attention", "optimizer": "Optimizer", "loss": "Loss", "weights": "Weights",
-        "lora": "LoRA rank", "lora_targets": "LoRA targets",
-        "base_bits": "Bits of frozen weights", "frozen": "Frozen share",
-        "gradients": "Reduced gradients", "overlap": "Overlap gradients",
-        "tp_overlap": "Overlap tensor parallelism",
-    }),
-)  # fmt: skip
-NAMES: Final = tuple(name for _, labels in GROUPS for name in labels)
+# What the page asks, by name in ``ENTRIES``, and how it is labelled; its groups are the panels of
+# the command line's help (``PANELS``).
+LABELS: Final[Mapping[str, str]] = {
+    "budget": "Budget", "deadline": "Deadline", "confidence": "Keep limits with probability",
+    "max_price": "Most per machine and hour", "max_hourly": "Most per hour, all machines",
+    "here_price": "An hour of this machine", "effort": "Work for one machine",
+    "cloud": "Providers", "gpus": "GPUs", "region": "Regions", "max_nodes": "Most machines",
+    "spot": "Spot prices too", "reserved": "Your commitment", "dated": "Only dated prices",
+    "mixed": "Unlike machines together", "checkpoints": "Can resume from a checkpoint",
+    "known_network": "Only networks that are known",
+    "batch": "Global batch", "precision": "Precision",
+    "tp": "Tensor parallel", "pp": "Pipeline stages", "cp": "Context parallel",
+    "ep": "Expert parallel", "etp": "Ranks of one expert",
+    "schedule": "Pipeline schedule", "chunks": "Chunks of a stage",
+    "zero": "ZeRO stage", "recompute": "Recompute",
+    "micro_batch": "Micro-batch", "accumulate": "Accumulated micro-batches",
+    "offload": "Offload to host memory", "swap": "Swap layers in",
+    "average_every": "Steps between averagings",
+    "optimizer_in_backward": "Optimizer in the backward pass",
+    "stack": "Training stack", "kernels": "Kernels",
+    "attention": "Attention", "optimizer": "Optimizer", "loss": "Loss", "weights": "Weights",
+    "lora": "LoRA rank", "lora_targets": "LoRA targets",
+    "base_bits": "Bits of frozen weights", "frozen": "Frozen share",
+    "gradients": "Reduced gradients", "overlap": "Overlap gradients",
+    "tp_overlap": "Overlap tensor parallelism",
+    "coverage": "Probability of intervals", "gain": "Least gain of a row", "top": "Most rows",
+    "probes": "Suggest short real runs",
+}  # fmt: skip
+NAMES: Final = tuple(LABELS)
 # What a team's server also asks: the job. The first names say which job is meant.
-JOB_GROUP: Final[tuple[str, Mapping[str, str]]] = ("Job", {
+JOB_LABELS: Final[Mapping[str, str]] = {
     "run": "Recorded run", "layers": "Layers", "hidden": "Hidden width", "heads": "Heads",
     "cnn": "Convolutional network", "kv_heads": "Key and value heads", "ffn": "Feed-forward width",
     "gated": "Gated feed-forward", "tied": "Tied embeddings", "vocabulary": "Vocabulary",
@@ -72,8 +66,10 @@ JOB_GROUP: Final[tuple[str, Mapping[str, str]]] = ("Job", {
     "total_samples": "Samples in all", "data": "Data to bring in",
     "data_rate": "Rate of the data", "results": "Results to take out",
     "validation": "Share of validation", "boot": "Boot time", "download": "Weights to download",
-})  # fmt: skip
-_JOB_NAMES: Final = tuple(JOB_GROUP[1])
+}  # fmt: skip
+# Groups that stand first, and are open.
+_OPEN: Final = (LIMITS, RENTED)
+_JOB_NAMES: Final = tuple(JOB_LABELS)
 _SAYS_WHICH: Final = frozenset(("run", "layers", "hidden", "heads", "cnn"))
 TEAM_NAMES: Final = (*_JOB_NAMES, *NAMES)
 _SWITCHES: Final = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
@@ -93,19 +89,23 @@ def controls(
     Returns
     -------
     list of dict
-        ``title``, and ``controls``: each ``name``, ``label``, ``help``, ``kind`` (``slider``,
+        ``title``, ``is_open``, and ``controls``: each ``name``, ``label``, ``help``, ``kind`` (``slider``,
         ``switch``, ``choice``, ``names`` or ``text``), ``unit``, ``choices``, ``default`` (None
         where nothing is assumed) and ``open``: what holds where it is left out, in a word.
     """
-    groups = GROUPS if runs is None else (*GROUPS[:1], JOB_GROUP, *GROUPS[1:])
+    labels = LABELS if runs is None else {**JOB_LABELS, **LABELS}
+    groups: dict[str, list[tuple[str, str]]] = {panel: [] for panel in (*_OPEN, *PANELS)}
+    for one in labels.items():
+        groups[ENTRIES[one[0]].panel].append(one)
     listed = {
         "cloud": list(providers), "run": list(runs or ()),
         "stack": list(STACK_NAMES), "optimizer": list(OPTIMIZERS),
     }  # fmt: skip
     return [
-        {"title": title, "controls": [_control(*one, listed) for one in labels.items()]}
-        for title, labels in groups
-    ]
+        {"title": title, "is_open": title in _OPEN,
+         "controls": [_control(*one, listed) for one in inside]}
+        for title, inside in groups.items() if inside
+    ]  # fmt: skip
 
 
 def _control(name: str, label: str, listed: Mapping[str, list[str]]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from .pieces import machines_words as machines_words
 from .pieces import memory_words as memory_words
 from .pieces import offer_words as offer_words
 from .pieces import part_words as part_words
+from .pieces import pasteable as pasteable
 from .pieces import picked_as_words as picked_as_words
 from .pieces import place_words as place_words
 from .pieces import price_words as price_words

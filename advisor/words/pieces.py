@@ -146,14 +146,30 @@ def standing_words(one: Record) -> str:
     return f"{said}, stock unknown; {rented}"
 
 
+def unit_price(parts: Sequence[Record]) -> tuple[float, str]:
+    """Return what an hour of one GPU costs, or of all machines where there is none, and of what.
+
+    >>> part = {"count": 2, "accelerators_per_instance": 8.0, "price_usd_per_h": 16.0}
+    >>> unit_price([part]), unit_price([{**part, "accelerators_per_instance": 0.0}])
+    ((2.0, 'GPU-hour'), (32.0, 'hour'))
+    """
+    usd = sum(part["price_usd_per_h"] * part["count"] for part in parts)
+    gpus = sum(part["count"] * part["accelerators_per_instance"] for part in parts)
+    return (usd / gpus, "GPU-hour") if gpus else (usd, "hour")
+
+
 def lacking_words(one: Record, than: Record) -> str:
-    """Say what a row lacks that another has: a price's day, a launcher, an account's quota."""
+    """Say what a row lacks that another has: a price's day, a launcher, an account's quota.
+
+    A machine at hand has all of it.
+    """
+    is_own = than["configuration"][0].get("pricing") == "own"
 
     def undated(row: Record) -> bool:
         return not all(part.get("price_as_of") for part in row["configuration"])
 
-    said = ["its price has no day"] if undated(one) and not undated(than) else []
-    said += ["no launcher rents it"] if launchers(than) and not launchers(one) else []
+    said = ["its price has no day"] if undated(one) and (is_own or not undated(than)) else []
+    said += ["no launcher rents it"] if (is_own or launchers(than)) and not launchers(one) else []
     waits = one.get("request_h", 0.0) > than.get("request_h", 0.0)
     return " and ".join([*said, *(["a new account has to ask for it"] if waits else [])])
 

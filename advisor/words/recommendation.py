@@ -34,6 +34,7 @@ REJECTED: Final = {
     "network_unknown": "have an unknown network (--known-network leaves them out)",
     "no_time_model": "have no time model",
     "cpu_baseline_unknown": "burst, and no page says which share of their processor lasts",
+    "too_few_vcpus": "have fewer vCPUs than GPUs, and every rank keeps one busy",
     "accelerator_not_supported": "have accelerators this script cannot use unchanged",
     "runs_on_one_machine": "are several machines for a program that runs on one",
     "recorded_step_uncertain": (
@@ -208,6 +209,8 @@ _COMPLETIONS: Final = {
     "elastic-spot": ("elastic spot", "spot, elastic"),
     "spot-by-deadline": ("spot plan", "spot, on demand or waiting"),
 }
+# The same of machines under a commitment, by their way to pay.
+_COMMITTED: Final = {"reserved-1y": "1-year price", "reserved-3y": "3-year price"}
 _CHANGES: Final = 3
 # Rows of a screen.
 _ROWS: Final = 5
@@ -257,6 +260,8 @@ def text(
     shown = pieces.listed(record)
     head = [(line, False) for line in wrapped(job_line(record), width)]
     head += _choice(record, width)
+    if record.get("unoffered") and not (is_full or record["nearest"] or record["picks"]):
+        return head  # nothing was looked at that could be told of
     table = _table(record, shown, width, is_full=is_full)
     every = [*shown, record["here"]][: max(len(table) - 1, 0)]
     asked = partial(_named, record, width, command, is_full=is_full, is_screen=is_screen)
@@ -402,14 +407,14 @@ def _cells(
     time, times = hours_interval(one["training_time_h"])
     cost, costs = usd_interval(one["cost_usd"]) if one["cost_usd"]["high"] else ("free", "")
     usd_per_h = sum(part["price_usd_per_h"] * part["count"] for part in parts)
-    if by_gpu:
-        units = sum(part["count"] * part["accelerators_per_instance"] for part in parts)
-        usd_per_h = usd_per_h / units if units else 0.0
+    usd_per_h = pieces.unit_price(parts)[0] if by_gpu else usd_per_h
     machines = "this machine" if own else _computing(parts)
     where = list(dict.fromkeys(pieces.provider_name(part["provider"]) for part in parts))
     regions = dict.fromkeys(part["region"] for part in parts if part["region"] != "all-regions")
     paid, _ = _COMPLETIONS.get(one["completion"], (str(one["completion"] or ""), ""))
     where += [] if paid in ("on-demand", "") or own else [paid]
+    paid_so = {part["pricing"] for part in parts}
+    where += [said for pricing, said in _COMMITTED.items() if pricing in paid_so]
     texts = (
         f"{'>' if name.startswith('best') else ' '}{one['rank'] or '':>2}", name,
         f"{machines} {_STAR}" if one["extrapolating"] else machines,
@@ -526,6 +531,8 @@ def _told(shown: list[Record], said: str) -> list[int]:
 _Named = tuple[int, list[str]]
 # Lines up to this order stand in any case.
 _ALWAYS: Final = 1
+# What is offered besides what can be listed stands before what a flag would change.
+_GIVES_WAY: Final = {"elastic": 3, "unreleased": 3}
 
 
 def _named(
@@ -551,13 +558,14 @@ def _named(
         _line(1, "Sure?", doubts, width),
         *(
             _line(
-                (1, 2, 6)[min(place, 2)] if is_screen else 1,
+                (1, 2, _GIVES_WAY.get(one["name"], 6))[min(place, 2)] if is_screen else 1,
                 "" if place else "Change",
                 _change(one),
                 width,
             )
             for place, one in enumerate(changes)
         ),
+        _line(2, "Serving", record["serving"], width),
         _line(3, "Assumed", "; ".join(assumed), width, most=None if is_full else 2),
         _line(7, "Steps", _shared(record, pieces.listed(record)), width),
         _line(2, _STAR, star, width),
@@ -605,12 +613,14 @@ def _shared(record: Record, rows: list[Record]) -> str:
 
 
 def _prices(pick: Record | None, rows: Sequence[Record]) -> str:
-    """Say of which day the pick's price is and who rents it, and the days of the rows shown."""
-    own = "" if pick is None else pieces.standing_words(pick)
-    days = pieces.prices_words(rows)
-    if own.partition(",")[0].removeprefix("price ") == days.removeprefix("prices "):
-        return own
-    return "; ".join(filter(None, (own, f"shown are {days}" if days else "")))
+    """Say of which days the prices of the rows shown are, where that is not the pick's own."""
+    own = "" if pick is None else pieces.price_words(pick["configuration"])
+    days = pieces.prices_words(rows).removeprefix("prices ")
+    return "" if own.removeprefix("price ") == days else days
+
+
+# Flags of a recommendation that ``advisor export`` does not have: of its display, of own machines.
+_NOT_EXPORTED: Final = ("--full", "--plot", "--cluster", "--no-cluster")
 
 
 def _export(pick: Record, command: Sequence[str], width: int) -> list[str]:
@@ -618,11 +628,12 @@ def _export(pick: Record, command: Sequence[str], width: int) -> list[str]:
     target = pieces.target_of(pick)
     if not (command and target):
         return []
-    asked = [word for word in command[2:] if word != "--full"]
-    # A recipe's file stands first; where an export has its row.
-    recipe = ["--recipe"] if asked and not asked[0].startswith("-") else []
+    asked, is_asked = [], True
+    for word in command[2:]:  # a flag, or its value
+        is_asked = not word.startswith(_NOT_EXPORTED) if word.startswith("-") else is_asked
+        asked += [word] if is_asked else []
     rank = [str(pick["rank"])] if pick["rank"] else []
-    words = [command[0], "export", *rank, "--to", target, *recipe, *asked]
+    words = [command[0], "export", *rank, "--to", target, *asked]
     first, *rest = pieces.pasteable(words, width - _LABEL + 2)
     return [f"{'Export':<{_LABEL}}{first.strip()}", *(f"{'':{_LABEL - 2}}{x}" for x in rest)]
 

@@ -10,13 +10,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from advisor.quantities import digits, hours_text, percent_text, seconds_text, usd_interval
-from advisor.words.pieces import cost_text, lacking_words, rented_words, time_text
+from advisor.quantities import (
+    digits,
+    hours_text,
+    percent_text,
+    seconds_text,
+    usd_interval,
+    usd_text,
+)
+from advisor.words.pieces import (
+    cost_text,
+    lacking_words,
+    rented_words,
+    standing_words,
+    time_text,
+    unit_price,
+)
 
 Record = Mapping[str, Any]
 Place = int | Literal["here"]
 ClaimKind = Literal[
-    "rent", "stay", "too_short", "faster", "cheaper", "none_faster", "here", "error",
+    "rent", "standing", "stay", "too_short", "faster", "cheaper", "none_faster", "here", "error",
     "unmeasured", "extrapolating", "deadline_needs", "deadline_missed", "unoffered", "unfed",
     "fallback", "refused", "left_out",
 ]  # fmt: skip
@@ -97,6 +111,7 @@ def claims_of(
             text=f"Rent {rented_words(chosen['configuration'])}: {time_text(chosen)}, "
             f"{cost_text(chosen)}.",
         ),
+        _standing(chosen),
         *_beside(chosen, record["front"], faster),
         *(_here(here, chosen, worth) if here is not None else ()),
         *_accuracy(record["known_error"], chosen, unmeasured),
@@ -106,6 +121,13 @@ def claims_of(
     )
 
 
+def _standing(chosen: Record) -> Claim:
+    """Say what an hour costs, of which day that is, and who rents it."""
+    usd, of = unit_price(chosen["configuration"])
+    said = f"{usd_text(usd)} per {of}, {standing_words(chosen)}."
+    return Claim(kind="standing", row=chosen["rank"], text=said)
+
+
 def _unoffered(name: str, nearest: Sequence[str]) -> Claim:
     """Say that no provider has an accelerator, or keeps a limit, and what there is instead."""
     flag = name.partition(" ")[0]
@@ -113,6 +135,8 @@ def _unoffered(name: str, nearest: Sequence[str]) -> Claim:
         text = f"No provider in the catalogue offers {name}."
         if nearest:
             text += f" The nearest that is offered is {nearest[0]}: --gpus {nearest[0]}."
+    elif nearest and flag == "--cloud":
+        text = f"No offer satisfies {name}. Others have it: {flag} {' or '.join(nearest)}."
     elif nearest:
         text = f"No offer satisfies {name}. The nearest is {flag} {' or '.join(nearest)}."
     else:
@@ -156,9 +180,10 @@ def _stay(here: Record, front: Sequence[Record], short_h: float) -> Iterator[Cla
     faster = [one for one in front if _time(one) < _time(here)]
     if faster and _time(here) >= short_h:
         best = min(faster, key=lambda one: _time(one) * _cost(one))
+        why = _because(best, here) if _cost(best) < _cost(here) else ""
         text = (
             f"#{best['rank']} is {faster_words(_time(here) / _time(best))} and costs "
-            f"{usd_interval(best['cost_usd'])[0]}."
+            f"{usd_interval(best['cost_usd'])[0]}{why}."
         )
         yield _compared("faster", best, here, text)
     elif front and not faster:

@@ -65,7 +65,7 @@ def _numbers(one: Mapping[str, Any]) -> str:
     said = [] if one["training_time_h"] is None else [time_text(one)]
     said += [] if one["cost_usd"] is None else [cost_text(one)]
     if one["candidate"] is not None:
-        said += filter(None, [pieces.price_words(one["candidate"]["configuration"])])
+        said += filter(None, [pieces.standing_words(one["candidate"])])
     return f": {', '.join(said)}" if said else ""
 
 
@@ -152,7 +152,7 @@ def _head(record: Record, width: int) -> list[str]:
     line = f"{record['run']} {seen}: {pieces.time_text(now)}, {paid} on {place}."
     if not record["meets_constraints"]:
         line += " This does not meet the constraints."
-    return wrapped(line, width)
+    return wrapped(" ".join(filter(None, (line, record["serving"]))), width)
 
 
 def _served_words(run: str, details: Record) -> str:
@@ -240,7 +240,8 @@ def cache_table(details: Mapping[str, Any]) -> list[str]:
     for cached, row in sorted(by_size.items()):
         best = min(one["token_s"] for policy, one in row.items() if policy != "oracle")
         cells = [f"{cached}", f"{digits(row['lru']['memory_bytes'] / GIB)}"]
-        cells += [f"{percent_text(row[policy]['hit_rate'], 1)}" for policy in shown]
+        rates = [row[policy]["hit_rate"] if policy in row else None for policy in shown]
+        cells += ["-" if rate is None else percent_text(rate, 1) for rate in rates]
         cells.append(digits(1e3 * best))
         lines.append("".join(f"{cell:>{_WIDTH}}" for cell in cells))
     note = "The oracle knows all later tokens, so no cache loads less."

@@ -66,7 +66,8 @@ def early_end(seen: Recording) -> tuple[str, str]:
     what = f"{seen.stop_reason} after {duration_text(seen.duration_s)}, before its first step"
     ended = seen.ended
     if ended is None:
-        return what, _KILLED if "SIGKILL" in seen.stop_reason else _GIVE_UP
+        is_real_kill = "SIGKILL" in seen.stop_reason and seen.rehearsal is None
+        return what, _KILLED if is_real_kill else _GIVE_UP
     return f"{what}: {_said(ended)}", _cure(ended, seen)
 
 
@@ -93,8 +94,9 @@ def _cure(ended: Ended, seen: Recording) -> str:
         return install_hint(ended.python, [what])
     if ended.cause == "distribution":
         return f"{shell_line([ended.python])} -m pip install {what}"
-    at = ended.where.rpartition(":")[0] or "the script"
-    return {
+    at, is_rehearsed = ended.where or "the script", seen.rehearsal is not None
+    watched = f"fix {at}: its traceback is above; `advisor profile` only watched"
+    cures = {
         "own package": f"say where it is: PYTHONPATH=. advisor profile {script}",
         "file": f"put {what or 'the file'} there, or give the script another path"
         + ("" if os.path.isabs(what) else f" (relative ones count from {seen.folder})"),
@@ -107,7 +109,10 @@ def _cure(ended: Ended, seen: Recording) -> str:
         "arguments": f"give them after the script: advisor profile {script} ...",
         "accelerator": f"leave --no-rehearse out: {rehearse}",
         "memory": f"rehearse it, which needs none: {rehearse}; or give it a smaller batch",
-    }.get(ended.cause, f"fix {at}: its traceback is above; `advisor profile` only watched")
+    }
+    if is_rehearsed and ended.cause in ("accelerator", "memory"):
+        return watched
+    return cures.get(ended.cause, watched)
 
 
 def _words_of(seen: Recording) -> Sequence[str]:

@@ -444,6 +444,10 @@ def total_work(
             epochs, sure = candidate.get("epochs"), candidate["confidence"]
             return TotalWork.of(candidate["steps"], epochs, candidate["source"], sure)
         if "loops" in candidate:
+            rounds = _of_rounds(candidate["loops"], found, events, samples_per_step)
+            if rounds:
+                sure = "likely" if events.fact("environment") else "weak"
+                return TotalWork.of(rounds, None, candidate["source"], sure)
             if length := of_loops(candidate["loops"], found, events):
                 steps, per_epoch, sure = length
                 epochs = steps / per_epoch if per_epoch else None
@@ -451,6 +455,33 @@ def total_work(
             if is_episodic(candidate["loops"]):  # an argument would say an episode's length
                 return None
     return _from_arguments(found[-1].get("arguments", {}), events, samples_per_step)
+
+
+def _of_rounds(
+    loops: list[dict[str, Any]], found: list[dict[str, Any]], events: Events, samples: float
+) -> float:
+    """Return the steps of rounds of acting and learning, by the loop that counts their frames.
+
+    A round has as many frames as were counted before the first update. It makes the updates that
+    were seen until the next began; else those of the loops inside, where an unknown innermost one
+    learns from each frame once. 0 where nothing counts frames.
+    """
+    seen = _seen(_one_count(found), len(loops) - 1)
+    first, last = (one[1].get("bound") for one in (seen[0], seen[-1]))
+    is_one = seen[0][1]["where"] == seen[-1][1]["where"] and first and last
+    if not is_one or first["is_own"] or last["is_own"] or first["counter"] < 1:
+        return 0.0
+    frames, limit = first["counter"], last["limit"]
+    played = events.fact("environment")
+    rounds = math.ceil(limit / frames)
+    if played.get("frames") and played["frames"] % frames == 0:
+        return float(rounds * played["updates"] * frames / played["frames"])
+    if not any(name in loops[-1]["text"] for name in fmt.LENGTHS["frames"]):
+        return 0.0
+    turns = [_turns(loop) for loop in loops[:-1]]
+    if turns and turns[0] is None and 0 < samples <= frames:
+        turns[0] = math.ceil(frames / samples)
+    return float(rounds * math.prod(turns)) if all(turns) else 0.0  # type: ignore[arg-type]
 
 
 def _sightings(events: Events) -> list[dict[str, Any]]:

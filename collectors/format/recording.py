@@ -300,6 +300,11 @@ class DeepStep:
     shards: float = 1.0
     ranks: int = 1
     elsewhere: str = ""
+    # of low-rank adapters: their rank, the names of the modules beside which they stand, and the
+    # bits of a frozen weight there (32, 16, 8 or 4); 0 and none where there are none
+    adapter_rank: int = 0
+    adapter_modules: tuple[str, ...] = ()
+    base_bits: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -143,9 +143,9 @@ class Chores:
             if state.rehearsal is None:
                 self._time_updates(state.steps)
             else:
-                self._end_rehearsal(state.steps)
+                self.end_rehearsal(state.steps)
 
-    def _end_rehearsal(self, step: int) -> None:
+    def end_rehearsal(self, step: int) -> None:
         """Stop the script where enough of it has been rehearsed."""
         state = self._state
         has_traced = state.deep is None and not self._deep_wanted

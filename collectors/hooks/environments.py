@@ -30,26 +30,32 @@ _COMPUTES = 0.3  # of its time, at the least
 class Environments:
     """What the environments of this process took so far."""
 
-    def __init__(self, updates: Callable[[], int]) -> None:
+    def __init__(self, updates: Callable[[], int], round_begins: Callable[[], None]) -> None:
         self._updates = updates  # of the optimizer, until now
+        self._round_begins = round_begins  # called where one has ended
         self._wall_s = self._cpu_s = 0.0
-        self._depth = 0
-        # Updates, and seconds spent, where rounds began: the first two and the last.
-        self._rounds: list[tuple[int, float, float]] = []
+        self._frames = self._depth = 0
+        # Updates, seconds spent and frames where rounds began: the first two and the last.
+        self._rounds: list[tuple[int, float, float, int]] = []
 
     @property
     def is_open(self) -> bool:
         """Whether one has been stepped, and how long a step takes is not known yet."""
         return len(self._rounds) == 1
 
-    def per_step_s(self) -> float:
-        """Return what environments take of an optimizer's step; 0 where that is not known [s]."""
+    def facts(self) -> dict[str, float]:
+        """Return the updates and frames of whole rounds, and what environments take of an update.
+
+        Empty where no round was seen whole [s].
+        """
         if len(self._rounds) < 2:
-            return 0.0
-        (first, *begun), (last, *ended) = self._rounds[-2:]
-        wall_s, cpu_s = (end - begin for begin, end in zip(begun, ended))
+            return {}
+        updates, wall_s, cpu_s, frames = (
+            end - begin for begin, end in zip(*self._rounds[-2:])
+        )  # fmt: skip
         # One that computes in this thread waits for nothing but a core.
-        return (cpu_s if cpu_s > _COMPUTES * wall_s else wall_s) / (last - first)
+        took_s = cpu_s if cpu_s > _COMPUTES * wall_s else wall_s
+        return {"per_step_s": took_s / updates, "updates": updates, "frames": frames}
 
     def watch(self, module: Any) -> None:
         """Have environments of a library be timed from their class on."""
@@ -74,6 +80,7 @@ class Environments:
         def timed(*args: Any, **named: Any) -> Any:
             if not self._depth:
                 self._begins(self._updates())
+                self._frames += int(getattr(args[0], "num_envs", 1))
             self._depth += 1
             begin_s, begin_cpu_s = time.perf_counter(), time.thread_time()
             try:
@@ -90,4 +97,6 @@ class Environments:
         rounds = self._rounds
         if not rounds or updates > rounds[-1][0]:
             del rounds[2:]
-            rounds.append((updates, self._wall_s, self._cpu_s))
+            rounds.append((updates, self._wall_s, self._cpu_s, self._frames))
+            if updates:
+                self._round_begins()

@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 # Steps within the time of a recording: those that settle the clock (``collectors.derive``), and
 # the third, which is traced.
 _SETTLING, _TRACED = 30, 3
-# All that a script which names CUDA may take here, and its first two steps by the clock, other
-# programs and what is made once in them included [s].
-_QUICK_S, _FIRST_S, _SECOND_S = 60.0, 30.0, 4.0
+# All that a script which names CUDA may take here [s], and by the clock, which knows of backward
+# passes, loaders and other programs: its first step so far, the whole of it with what is made once
+# in it, and the second, which is one of those that settle the clock [s].
+_QUICK_S, _MOST_S = 60.0, (30.0, 4.0, 2.0)
 # A core that nobody measured: two vector units of 512 bits at 3 GHz [flop/s].
 _BEST_CORE_FLOP_PER_S = 2e11
 # Those who ask for a device in a script's place.
@@ -135,7 +136,7 @@ class FirstStep:
         least_s = self._flop / self._flop_per_s
         if least_s > limit_s:
             self._end("a step takes more than %.0f s on this processor" % least_s)
-        most_s = _SECOND_S if steps else _FIRST_S
+        most_s = _MOST_S[min(steps, 2)]
         if names_cuda and took_s > most_s:
             self._end("a step takes more than %.0f s on this processor" % most_s)
         if steps > 1:

@@ -326,7 +326,15 @@ def samples_in(batch: Any, axis: int = 0) -> int:
     return int(shape[axis]) if shape else _leading_size(batch, axis)
 
 
+# Many graphs in one, or the nodes of one that neighbours were drawn for: PyTorch Geometric's.
+_GRAPHS = ("num_graphs", "batch_size")
+
+
 def _leading_size(batch: Any, axis: int = 0) -> int:
+    for name in _GRAPHS:
+        count = getattr(batch, name, None)
+        if type(count) is int and count > 0:
+            return count
     for tensor in _tensors(batch):
         return int(tensor.shape[axis]) if len(tensor.shape) else 1
     return 0

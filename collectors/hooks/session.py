@@ -66,7 +66,7 @@ class Session(ProcessState):
         self.quick_id = 0
         self._chores = Chores(self, folder)
         self.gradients = GradientSampler(self)
-        self.environments = Environments(self.updates)
+        self.environments = Environments(self.updates, self._round_begins)
         self._ticks = [0] * len(fmt.CLOCKS)
         self._flags = 0
         self._noted: list[tuple[int, int, int, int, int, int, Any]] = []
@@ -255,9 +255,9 @@ class Session(ProcessState):
         self._chores.record_communication(time.monotonic_ns(), is_last=True)
         self._chores.routing.remove()
         self.loaders.flush()
-        played_s = self.environments.per_step_s()
-        if played_s > 0:
-            self.fact("environment", per_step_s=played_s)
+        played = self.environments.facts()
+        if played:
+            self.fact("environment", **played)
         if self.rehearsal is not None:
             self.fact("rehearsal", **self.rehearsal.facts())
         self.writer.fact("released", steps=self.steps, lost=self.writer.lost)
@@ -360,7 +360,15 @@ class Session(ProcessState):
             loader.steps += 1
             loader.is_recorded = False
 
-    def _obey(self, clock: int) -> None:
+    def _round_begins(self) -> None:
+        """End a rehearsal where a round of acting and learning was seen: the next is like it."""
+        if self.rehearsal is not None and not self.is_released:
+            with self.guarded("round"):
+                self._chores.end_rehearsal(self.steps)
+            if self.steps >= self.last_step:
+                self._obey(self.clock, looks=False)
+
+    def _obey(self, clock: int, *, looks: bool = True) -> None:
         """Stop or let go, as the profiler asked for from this step on.
 
         Only the main thread can end the script; whoever trains in another is stopped from outside.
@@ -370,7 +378,7 @@ class Session(ProcessState):
         if fmt.CLOCK_RANK[clock] < self.rank or (action == fmt.ACTION_STOP and not is_main):
             return
         with self.guarded("release"):
-            if clock != fmt.CLOCK_LOADER:
+            if looks and clock != fmt.CLOCK_LOADER:
                 self._chores.look_again()
             self.fact("obeyed", steps=self.steps, stops=action == fmt.ACTION_STOP)
             self.release()

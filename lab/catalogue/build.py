@@ -23,7 +23,7 @@ from advisor.catalogue.offer_columns import Bools, Floats, Provenance
 from advisor.catalogue.providers.aws import region_code
 from advisor.catalogue.rows import ListedOffer, read_rows, types_of, with_types, write_rows
 from advisor.catalogue.specifications import family
-from advisor.catalogue.tables import Column, read, text, write
+from advisor.catalogue.tables import Column, read, write
 from advisor.lab.catalogue import networks
 
 if TYPE_CHECKING:
@@ -49,11 +49,11 @@ class Check:
 
 
 _CHECKS: Final = (
-    text("accelerator", is_required=True),
-    text("quantity", is_required=True),
+    Column(name="accelerator", kind="text", is_required=True),
+    Column(name="quantity", kind="text", is_required=True),
     Column(name="value", low=1e-3, high=1_000_000, is_required=True),
-    text("source", is_required=True),
-    text("note"),
+    Column(name="source", kind="text", is_required=True),
+    Column(name="note", kind="text"),
 )
 _CHECKS_FILES: Final = ("accelerator_checks.csv", "accelerator_checks.cc-by-sa-4.0.csv")
 

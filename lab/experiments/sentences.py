@@ -224,6 +224,21 @@ def _rent(reader: Reader, found: re.Match[str]) -> Problems:
         yield "not as certain of the deadline as asked"
 
 
+def _standing(reader: Reader, found: re.Match[str]) -> Problems:
+    parts = reader.picked["configuration"]
+    usd = sum(part["price_usd_per_h"] * part["count"] for part in parts)
+    devices = _devices(reader.picked) if found["of"] == "GPU-hour" else 1.0
+    if not _is(found["usd"], usd / devices):
+        yield f"{usd / devices:.5g} USD"
+    days = {part["price_as_of"] for part in parts}
+    if (found["day"] or "") not in days or ("without a date" in found["price"]) != ("" in days):
+        yield f"the price is of {sorted(days)}"
+    several = re.split(", | or ", found["who"] or "")
+    rented = parts[0]["launchers"] if len(parts) == 1 else []
+    if [one.casefold().removesuffix(" ai").replace(" ", "") for one in several if one] != rented:
+        yield f"rented by {rented}"
+
+
 def _stay(reader: Reader, found: re.Match[str]) -> Problems:
     if reader.pick != "here":
         yield "this machine is not the pick"
@@ -232,7 +247,7 @@ def _stay(reader: Reader, found: re.Match[str]) -> Problems:
     for one in reader.record["front"]:
         if one["extrapolating"] or _machines(one) > 1 or one["request_h"]:
             continue
-        if _cost(one) < _cost(here) and max(PATIENCE_H, _time(one) + work_h) < _time(here):
+        if one["doubt"] * _cost(one) < _cost(here) and max(PATIENCE_H, _time(one) + work_h) < _time(here):
             yield f"#{one['rank']} is sooner and cheaper"
 
 
@@ -250,6 +265,7 @@ def _faster(reader: Reader, found: re.Match[str]) -> Problems:
         yield f"{_time(than) / _time(one):.4g} times as fast"
     if found["machines"] and int(found["machines"]) != _machines(one):
         yield f"{_machines(one)} machines"
+    yield from _lacking(one, than, found["lacks"])
     money = found["money"]
     if money.startswith("costs $"):
         if not _is(money.removeprefix("costs "), _cost(one)):
@@ -259,6 +275,27 @@ def _faster(reader: Reader, found: re.Match[str]) -> Problems:
             yield f"{_cost(one) / _cost(than):.4g} times the cost"
     elif _cost(one) < _cost(than) or not _is_ratio(money, _cost(one) / _cost(than)):
         yield f"{_cost(one) / _cost(than):.4g} times the cost"
+
+
+def _lacking(one: Record, than: Record, said: str | None) -> Problems:
+    """Yield what a row is said to lack beside another that it does not."""
+    has = {
+        "its price has no day": all(part["price_as_of"] for part in one["configuration"]),
+        "no launcher rents it": bool(one["configuration"][0]["launchers"]),
+        "a new account has to ask for it": one["request_h"] <= than["request_h"],
+    }
+    for name in said.split(" and ") if said else ():
+        if has[name]:
+            yield f"#{one['rank']} does not lack that"
+
+
+def _doubted(reader: Reader, found: re.Match[str]) -> Problems:
+    one, than = reader.row(found["row"]), reader.picked
+    if _cost(one) >= _cost(than) or not _is_ratio(found["money"], _cost(than) / _cost(one)):
+        yield f"{_cost(one) / _cost(than):.4g} times the cost"
+    if _time(one) > 1.1 * _time(than):
+        yield f"{_time(one) / _time(than):.4g} times the time"
+    yield from _lacking(one, than, found["lacks"])
 
 
 def _unoffered(reader: Reader, found: re.Match[str]) -> Problems:
@@ -383,10 +420,14 @@ _WITHIN: Final = (
 _FORMS: Final[Sequence[tuple[str, Check]]] = (
     (rf"Rent (?P<what>.+): (?P<time>{_TIME}) \((?P<times>[^)]+)\), (?P<cost>{_USD}) "
      r"\((?P<costs>[^)]+)\)\.", _rent),
+    (rf"(?P<usd>{_USD}) per (?P<of>GPU-hour|hour), (?P<price>(?:your |derived |scaled )?price "
+     r"(?:of (?P<day>[\d-]+)|without a date)), stock unknown; (?:rented by hand: no launcher rents "
+     r"it|(?P<who>.+) rents it)\.", _standing),
     (rf"Stay on this machine: (?P<time>{_TIME}) \([^)]+\), (?P<cost>free|{_USD})\.", _stay),
     (rf"Too short to rent anything: it takes (?P<time>{_TIME}) on this machine\.", _short),
     (rf"(?P<row>#\d+) is (?P<speed>{_FASTER}) and (?P<money>costs {_USD}|is {_CHEAPER}|{_DEARER})"
-     r"(?:, on (?P<machines>\d+) machines)?\.", _faster),
+     r"(?:, on (?P<machines>\d+) machines)?(?:, but (?P<lacks>.+))?\.", _faster),
+    (rf"(?P<row>#\d+) is (?P<money>{_CHEAPER}) in the time, but (?P<lacks>.+)\.", _doubted),
     (rf"(?P<row>#\d+) is (?P<money>{_CHEAPER}) and (?P<speed>{_SLOWER})\.", _cheaper),
     (r"Nothing that can be rented within the limits is faster\.", _none_faster),
     (rf"This machine would take (?P<time>{_TIME})(?: \((?P<speed>{_SLOWER})\))?\.", _here),
@@ -400,7 +441,7 @@ _FORMS: Final[Sequence[tuple[str, Check]]] = (
     (rf"To meet the deadline with (?P<certainty>\d+) % certainty, take {_WITHIN}\.", _needs),
     (r"No provider in the catalogue offers (?P<name>.+?)\.(?: The nearest that is offered is "
      r"(?P<nearest>\S+): --gpus \S+\.)?", _unoffered),
-    (r"No offer satisfies (?P<name>--.+?)\.(?: The nearest is --\S+ (?P<nearest>\S+)"
+    (r"No offer satisfies (?P<name>--.+?)\.(?: (?:The nearest is|Others have it:) --\S+ (?P<nearest>\S+)"
      r"(?: or \S+| \(.+?\))*\.)?", _unoffered),
     (r"No input pipeline was seen: it must deliver (?P<rate>[\d.,e+]+) \w+/s"
      r"(?:, (?P<each>.+?) of a vCPU for each)?; profile the script with its loader\.", _unfed),

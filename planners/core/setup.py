@@ -9,9 +9,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
+from pathlib import Path
 from typing import Any, Final, Literal, cast, get_args
 
 from advisor.planners.core.errors import check_counts, check_not_negative, refused
+from advisor.planners.core.tables import read_table
 
 # In which order a device of a pipeline runs its passes.
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zb", "dualpipe"]
@@ -653,276 +655,27 @@ class StackFacts:
     sources: str = ""  # where its releases say so: of loss, recomputation, optimizer, gradients
 
 
-_UNFUSED, _FLASH_1, _FLASH_2, _FLASH_3 = range(4)  # indices into ``arrays.ATTENTIONS``
-_LEAN: Final = 3  # index into ``arrays.FUSIONS``
-# Bytes a logit over Megatron's eight (``arrays.LOGIT_SCALES``). flash-attention's cross entropy
-# writes the gradient over the 16-bit logits (llm-foundry: ``loss_fn: fused_crossentropy``);
-# torchtitan compiles its loss, so that 16-bit logits and their gradient are all; Megatron of
-# version 1 casts, copies and exponentiates ("Copy so the input remains unchanged",
-# ``mpu/cross_entropy.py``); PyTorch's as counted there.
-_FUSED_LOSS, _COMPILED_LOSS, _COPIED_LOSS, _EAGER_LOSS = 2 / 8, 4 / 8, 12 / 8, 14 / 8
-# What a loss that is asked for keeps, as columns of ``arrays.Software``; nothing of "eager", whose
-# logits are as the kernels are. One that is fused (Liger's and Unsloth's cross entropy,
-# Transformer Engine's in Megatron) writes the gradient over the logits, as flash-attention's does;
-# one that is chunked projects, casts and differentiates a part of the tokens at a time: eight
-# parts in torchtune (``num_output_chunks``; its 0.6 projects all of them), 256 tokens in TRL
-# (``_CHUNKED_LM_HEAD_CHUNK_SIZE``), fewer still in Liger and Cut Cross Entropy.
-LOSSES: Final[Mapping[Loss, Mapping[str, float]]] = {
-    "eager": {},
-    "fused": {"logit_scale": _FUSED_LOSS},
-    "chunked": {"logit_scale": _EAGER_LOSS, "logit_share": 1 / 8},
-}
-# ``megatron/core/pipeline_parallel/schedules.py``: get_forward_backward_func, since SC'21.
-_MEGATRON_SCHEDULES: Final = ("1f1b", "interleaved")
-_MEGATRON: Final = {"kernels": "fused", "attention": "flash"}
-_OLD_MEGATRON: Final = {"kernels": "fused", "attention": "unfused", "gradients": "bf16",
-                        "overlaps": False}  # fmt: skip
-_OLD_SOFTWARE: Final = {"is_launch_heavy": 1, "overlaps_tp": 0, "overlaps_pp": 0, "stops_early": 0}
-_EAGER: Final = {"kernels": "eager", "attention": "flash"}
-# ``zero_grad(set_to_none=True)``, PyTorch's default.
-_FREES_GRADIENTS: Final = {"keeps_gradients": 0}
-# ``foreach``, its default on GPUs (``torch/optim/adam.py``: ``exp_avg_sq_sqrt``).
-_UPDATES_IN_GROUPS: Final = {"update_share": 0.5}
-_WHOLE_OR_NOT: Final = ("none", "full")
-# Elements; ``reduce_bucket_size`` of DeepSpeed's defaults, beside an fp32 copy of the gradients
-# that the optimizer updates with.
-_DEEPSPEED: Final = {
-    "gradient_shard_bytes": 4.0, "reduce_bucket_elements": 5e8, "offload_takes_gradients": 1,
-}  # fmt: skip
-# ``--optimizer`` of Megatron-LM; ``OptimizerNames`` of transformers.
-_OF_MEGATRON: Final[tuple[Optimizer, ...]] = ("adamw", "adamw-bf16", "sgd", "sgd-momentum")
-_OF_TRAINER: Final[tuple[Optimizer, ...]] = (
-    "adamw", "adamw-8bit", "adamw-4bit", "adamw-bf16", "paged-adamw", "paged-adamw-8bit", "sgd",
-    "sgd-momentum", "adafactor", "lion", "lion-8bit", "galore",
-)  # fmt: skip
-# Megatron's vocabulary-parallel loss, or Transformer Engine's (``--cross-entropy-loss-fusion``).
-_IN_MEGATRON: Final[dict[str, Any]] = {
-    "losses": ("eager", "fused"), "optimizers": _OF_MEGATRON,
-    "offloads": ("optimizer", "activations"),
-}  # fmt: skip
-# What runs in transformers' Trainer.
-_HUGGING_FACE: Final[dict[str, Any]] = {
-    "recomputes": ("full",), "degrees": (), "framework": "trainer", "optimizers": _OF_TRAINER,
-    "updates_in_backward": True,
-}  # fmt: skip
-_LOOP: Final[dict[str, Any]] = {
-    "zero_stages": (0,), "recomputes": ("none", "full"), "degrees": (), "framework": "trainer",
-    "offloads": ("optimizer", "gradients", "activations"), "updates_in_backward": True,
-    "sources": "torch.nn.parallel (2.13); torch.nn.functional.cross_entropy",
-}  # fmt: skip
-_TRAINING_ARGUMENTS: Final = "transformers/training_args.py: TrainingArguments"
-
-# PyTorch's own casts to fp8, fused with what stands before them only as far as its compiler sees
-# (``torchao.float8``: "Performance").
-_NATIVE: Final = {"casts_apart": 1}
-# torchtitan recomputes every second product; its attention asks for cuDNN's kernels first
-# (``ScaledDotProductAttentionWrapper``).
-_TITAN: Final = {"logit_scale": _COMPILED_LOSS, "selective_gemm": 0.5, "attention": _FLASH_3,
-                 **_NATIVE, **_FREES_GRADIENTS}  # fmt: skip
-_FOUNDRY: Final = {"fusion": _LEAN, "attention": _FLASH_2, "logit_scale": _FUSED_LOSS,
-                   **_FREES_GRADIENTS}  # fmt: skip
-
-STACKS: Final[Mapping[Stack, StackFacts]] = {
-    "nemo": StackFacts(
-        # ``grad_reduce_in_fp32=False``, ``tp_comm_overlap``, ``overlap_p2p_comm`` of its recipes.
-        # Tokens once a node, forced even (Megatron-Bridge ``scripts/performance``:
-        # ``moe_flex_dispatcher_backend``, ``moe_router_force_load_balancing``), exchanges hidden
-        # where stages interleave (``moe_a2a_overlap``).
-        setup={**_MEGATRON, "gradients": "bf16"},
-        software={"attention": _FLASH_3, "sends_once": 1, "overlaps_ep": 1, "evens_tokens": 1},
-        # ``recompute_num_layers``, ``cpu_offloading_num_layers``;
-        # ``virtual_pipeline_model_parallel_size`` of most recipes with stages.
-        zero_stages=(0, 1, 3), parts_layers=True,
-        schedules=("1f1b", "interleaved"), able_schedules=_MEGATRON_SCHEDULES,
-        **_IN_MEGATRON, sources="Megatron-Bridge: recipes, TransformerConfig, "
-        "OptimizerConfig, DistributedDataParallelConfig",
-    ),
-    "megatron-core": StackFacts(
-        # fp32 gradients; ``--tp-comm-overlap`` is off unless asked for.
-        setup={**_MEGATRON, "gradients": "fp32"},
-        software={"attention": _FLASH_3, "overlaps_tp": 0},
-        zero_stages=(0, 1), able_schedules=_MEGATRON_SCHEDULES, parts_layers=True,
-        **_IN_MEGATRON, sources="megatron/training/arguments.py (0.16.1)",
-    ),
-    "megatron-lm": StackFacts(
-        setup=_OLD_MEGATRON, software=_OLD_SOFTWARE, zero_stages=(0,), degrees=("tp", "pp"),
-        recomputes=("full",), able_schedules=_MEGATRON_SCHEDULES,  # as its examples start it
-        losses=("eager",), optimizers=("adamw", "sgd", "sgd-momentum"), offloads=(),
-        sources="megatron/arguments.py (2.x), mpu/cross_entropy.py",
-    ),
-    "megatron-deepspeed": StackFacts(
-        setup=_OLD_MEGATRON,
-        software={**_OLD_SOFTWARE, **_DEEPSPEED, "logit_scale": _COPIED_LOSS},
-        zero_stages=(0, 1), recomputes=("full",), degrees=("tp", "pp", "ep"),
-        able_schedules=("1f1b",),  # deepspeed/runtime/pipe/schedule.py: TrainSchedule
-        losses=("eager",), optimizers=("adamw", "sgd", "sgd-momentum"),
-        offloads=("optimizer", "gradients"),
-        sources="megatron/arguments.py (Megatron-DeepSpeed), deepspeed/runtime/zero/config.py",
-    ),
-    "deepspeed": StackFacts(
-        setup={**_EAGER, "gradients": "bf16"},
-        software={**_DEEPSPEED, "splits_inputs": 1, "logit_scale": _EAGER_LOSS},
-        zero_stages=(0, 1, 2, 3), recomputes=_WHOLE_OR_NOT,
-        degrees=(), framework="deepspeed", offloads=("optimizer", "gradients", "parameters"),
-        adapter_targets="query-value",
-        sources="deepspeed/runtime/zero/config.py, deepspeed/runtime/bf16_optimizer.py (0.19.8)",
-    ),
-    "torchtitan": StackFacts(
-        # ``mixed_precision_reduce = "float32"``
-        setup={"kernels": "compiled", "attention": "flash", "gradients": "fp32"},
-        software=_TITAN,
-        zero_stages=(0, 3), recomputes=("selective", "full"), always_shards=True,
-        # FSDP2 over all ranks unless its user sets a degree (``ParallelismConfig``).
-        usual_degrees=(), framework="torchtitan", loss="fused", optimizers=("adamw",),
-        # ``pipeline_parallel_schedule``: "1F1B" unless its user names another of PyTorch's
-        # (``torch.distributed.pipelining``).
-        able_schedules=("gpipe", "1f1b", "interleaved", "zb", "dualpipe"),
-        updates_in_backward=True,
-        offloads=("optimizer", "gradients", "parameters"),
-        sources="torchtitan/config/configs.py, torchtitan/components/loss.py (0.3): compiled",
-    ),
-    "llm-foundry": StackFacts(
-        setup={**_EAGER, "gradients": "bf16"},
-        software=_FOUNDRY,
-        zero_stages=(0, 3), recomputes=_WHOLE_OR_NOT, always_shards=True,
-        degrees=(), framework="trainer", loss="fused", losses=("eager", "fused"),
-        optimizers=("adamw", "adamw-8bit", "lion", "lion-8bit"),
-        sources="llm-foundry: scripts/train/yamls (fused_crossentropy, decoupled_adamw)",
-    ),
-    "trainer": StackFacts(
-        # Models are loaded in the type of their checkpoint (``dtype="auto"`` since transformers
-        # 5), activations recomputed (``SFTConfig.gradient_checkpointing``).
-        setup={**_EAGER, "weights": "bf16"},
-        software={"logit_scale": _EAGER_LOSS, "is_trainer": 1, **_NATIVE, **_FREES_GRADIENTS},
-        **_HUGGING_FACE, zero_stages=(0, 3), upcasts_base=True,
-        adapter_targets="query-value", fp32_adapters=(16, 8, 4), adapter_input_bytes=4.0,
-        sources=_TRAINING_ARGUMENTS + " (5.23); loss/loss_utils.py: ForCausalLMLoss; "
-        "peft/utils/other.py: prepare_model_for_kbit_training",
-    ),
-    "fsdp": StackFacts(
-        setup={**_EAGER, "gradients": "bf16"},
-        software={"logit_scale": _EAGER_LOSS, **_NATIVE, **_FREES_GRADIENTS,
-                  **_UPDATES_IN_GROUPS},
-        zero_stages=(0, 3), recomputes=_WHOLE_OR_NOT, always_shards=True,
-        # A loop may divide its products, too (``torch.distributed.tensor.parallel``).
-        degrees=("tp",), usual_degrees=(), framework="trainer", updates_in_backward=True,
-        sources="torch.distributed.fsdp (2.13); torch.nn.functional.cross_entropy",
-    ),
-    "ddp": StackFacts(
-        setup=_EAGER, software={"logit_scale": _EAGER_LOSS, **_NATIVE, **_UPDATES_IN_GROUPS},
-        **_LOOP,
-    ),
-    "ddp-compiled": StackFacts(
-        setup={"kernels": "compiled", "attention": "flash"}, software=_NATIVE, **_LOOP
-    ),
-    "trl": StackFacts(
-        setup={**_EAGER, "weights": "bf16"},
-        # The logits of 256 tokens at once, in a checkpoint (``SFTConfig.loss_type``: "chunked_nll"
-        # since 1.7, huggingface/trl pull 5846).
-        software={**LOSSES["chunked"], "logit_tokens": 256, "is_trainer": 1, **_NATIVE,
-                  **_FREES_GRADIENTS},
-        **_HUGGING_FACE, zero_stages=(0, 3), loss="chunked",
-        # bf16 beside a quantised base; ``bf16=True``: autocast.
-        adapter_targets="query-value", fp32_adapters=(16,), adapter_input_bytes=2.0,
-        sources="trl/trainer/sft_config.py (1.14): loss_type, gradient_checkpointing; "
-        + _TRAINING_ARGUMENTS,
-    ),
-    "unsloth": StackFacts(
-        # Layers computed again from inputs that lie on the host, where memory is short
-        # (``use_gradient_checkpointing="unsloth"``); its 8-bit AdamW is bitsandbytes'.
-        setup={**_EAGER, "weights": "bf16", "optimizer": "adamw-8bit"},
-        software={"fusion": _LEAN, **LOSSES["chunked"], "is_trainer": 1, **_NATIVE,
-                  **_FREES_GRADIENTS},
-        **_HUGGING_FACE, zero_stages=(0,), loss="chunked", losses=("fused", "chunked"),
-        offloads=("optimizer", "activations"),
-        # ``prepare_model_for_kbit_training``
-        fp32_adapters=(16, 8, 4),
-        sources="unsloth/models/rl.py: optim; unsloth_zoo/fused_losses: unsloth_fused_ce_loss; "
-        "unsloth pull 8261",
-    ),
-    "torchtune": StackFacts(
-        setup={**_EAGER, "weights": "bf16"},
-        software={**LOSSES["chunked"], "is_trainer": 0, **_NATIVE, **_FREES_GRADIENTS},
-        zero_stages=(0, 3), recomputes=("full",), always_shards=True,
-        degrees=(), framework="torchtune", loss="chunked", losses=("eager", "chunked"),
-        updates_in_backward=True,
-        # ``lora_attn_modules`` and ``apply_lora_to_mlp`` of its configurations.
-        adapter_targets="q_proj,v_proj,output_proj,up_proj,down_proj",
-        sources="recipes/configs (0.6.1): loss, optimizer, optimizer_in_bwd, "
-        "enable_activation_checkpointing, fsdp_cpu_offload, dtype",
-    ),
-}  # fmt: skip
-
+# Stacks, their releases and what losses keep: ``stacks.toml`` says each with its source.
+_TABLE: Final = read_table(Path(__file__).with_name("stacks.toml"))
+LOSSES: Final[Mapping[Loss, Mapping[str, float]]] = _TABLE["losses"]
+_STACKS: Final[Mapping[Stack, dict[str, Any]]] = _TABLE["stacks"]
 # Releases of a stack, oldest first: name, day, and the fields of ``StackFacts`` that were not yet
-# what ``STACKS`` says. Days are those of the package index (pypi.org, November 2026), of NeMo's
-# containers the month of their name.
-#
-# - torchtitan: its loss is compiled since early 2025; before 0.1.0 context parallel ranks took
-#   unequal shares (PyTorch 2.8's ``_cp_options.enable_load_balance``) and attention was PyTorch's
-#   own; 0.2.0 puts cuDNN's kernels first (pytorch/torchtitan, ``models/attention.py`` at 0012170).
-# - llm-foundry: "Flash Attention 2" since 0.4.0 (its release notes).
-# - fsdp, by torch's releases: FSDP1 took memory for frozen parameters among trained ones, which
-#   FSDP2, public since 2.6, does not (pytorch/tutorials, ``FSDP2_tutorial``).
-# - trainer, by transformers' releases: models are loaded in fp32 before 5.0.
-# - megatron-lm: tagged core_* and run as Megatron Core since it is a package; before, as its
-#   examples of 2020 to 2022; ``--recompute-activations`` (selective) since 3.0.
-# - nemo, megatron-core: Megatron-FSDP (ZeRO 3) since core 0.14 (its changelog: renamed from
-#   ``custom_fsdp``), whose container is 25.09.
+# what ``STACKS`` says.
 Release = tuple[str, str, Mapping[str, Any]]
-_SDPA: Final = {**_TITAN, "attention": _FLASH_2}
-_CORE: Final = {name: getattr(STACKS["megatron-core"], name) for name in StackFacts.__slots__}
-_NO_FSDP: Final = {"zero_stages": (0, 1)}
 RELEASES: Final[Mapping[Stack, tuple[Release, ...]]] = {
-    "torchtitan": (
-        ("0.0.2", "2024-04-16", {
-            "software": {**_SDPA, "is_ring_balanced": 0, "logit_scale": 12 / 8},
-        }),
-        ("0.1.0", "2025-06-18", {"software": _SDPA}),
-        *((name, day, {}) for name, day in (
-            ("0.2.0", "2025-10-18"), ("0.2.1", "2025-12-26"), ("0.2.2", "2026-02-20"),
-            ("0.3.0", "2026-09-03"), ("0.4.0", "2026-10-28"),
-        )),
-    ),
-    "llm-foundry": (
-        *((name, day, {"software": {**_FOUNDRY, "attention": _FLASH_1}}) for name, day in (
-            ("0.1.0", "2023-05-10"), ("0.2.0", "2023-07-04"), ("0.3.0", "2023-09-27"),
-        )),
-        *((name, day, {}) for name, day in (
-            ("0.4.0", "2023-11-22"), ("0.10.0", "2024-07-03"), ("0.22.0", "2025-07-29"),
-        )),
-    ),
-    "fsdp": (
-        ("2.1.0", "2023-10-04", {"holds_frozen": True}),
-        ("2.6.0", "2025-01-29", {}),
-    ),
-    "trainer": (
-        ("4.43.0", "2024-07-23", {"setup": _EAGER}), ("4.57.0", "2025-10-03", {"setup": _EAGER}),
-        ("5.0.0", "2026-01-26", {}), ("5.24.0", "2026-11-21", {}),
-    ),
-    "megatron-lm": (
-        ("1.1.5", "2020-10", {}), ("2.5", "2021-08", {}),
-        ("3.0.2", "2022-12", {"recomputes": ("selective", "full")}),
-        ("core_0.2.0", "2023-06-15", _CORE), ("core_0.9.0", "2024-10-24", _CORE),
-        ("core_0.19.2", "2026-09-18", _CORE),
-    ),
-    "megatron-core": (
-        ("0.2.0", "2023-06-15", {}), ("0.5.0", "2024-02-25", {}), ("0.9.0", "2024-10-24", {}),
-        ("0.12.0", "2025-05-06", {}), ("0.14.0", "2025-10-08", {}), ("0.19.2", "2026-09-18", {}),
-    ),
-    "nemo": (
-        *((name, f"20{name[:2]}-{name[3:]}", _NO_FSDP) for name in (
-            "24.07", "24.09", "25.02", "25.04", "25.07",
-        )),
-        *((name, f"20{name[:2]}-{name[3:]}", {}) for name in ("25.09", "25.11", "26.02", "26.04")),
-    ),
-}  # fmt: skip
+    name: facts.pop("releases") for name, facts in _STACKS.items() if "releases" in facts
+}
+STACKS: Final[Mapping[Stack, StackFacts]] = {
+    name: StackFacts(**facts) for name, facts in _STACKS.items()
+}
 
 
 @cache
 def stack_facts(stack: Stack, release: str = "") -> StackFacts:
     """Return what a stack does by default in one of its releases; as today where none is said."""
-    changed = {name: facts for name, _, facts in RELEASES.get(stack, ())}
-    return replace(STACKS[stack], **changed.get(release, {}))
+    released = {name: facts for name, _, facts in RELEASES.get(stack, ())}
+    changed = dict(released.get(release, {}))
+    return replace(STACKS[changed.pop("as", stack)], **changed)
 
 
 def read_stack(text: str) -> tuple[Stack, str]:

@@ -9,7 +9,7 @@ Layouts that move anything to host memory are looked at only where they could be
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache, reduce
 from itertools import compress, product
@@ -41,7 +41,7 @@ from advisor.planners.core import (
     shapes_of,
 )
 from advisor.planners.layouts.frameworks import fills_chunks, layout_columns
-from advisor.planners.layouts.time import StepTimes, step_times, with_paging
+from advisor.planners.layouts.time import StepTimes, least_step_s, step_times, with_paging
 from advisor.planners.memory import (
     Ledger,
     MemoryConstants,
@@ -408,7 +408,7 @@ class Found:
 
 # Entries of a block: its temporaries stay in the processor's cache.
 _BLOCK: Final = 60_000
-_MOST_KEPT: Final = 24  # blocks whose memory is kept: half a megabyte each, or less
+_FIRST: Final = 4  # part of a block that is looked at first: most often it rules out the rest
 _FULL: Final = RECOMPUTES.index("full")
 # Micro-batches among which the fewest seconds a sample are looked for: beyond, nothing saturates.
 _LARGE_MICRO_BATCHES: Final = (1, 4, 16, 64, 256, 1024)
@@ -436,10 +436,8 @@ class LayoutProblem(LayoutConditions):
     # the same on other kinds of node that train with these: every rank has an equal share, so that
     # each part of a step is the slowest kind's, and a layout must fit on all
     beside: tuple[LayoutProblem, ...] = ()
-    # blocks with their memory, the same on all machines: problems of one model share them
-    blocks: dict[object, tuple[Layouts, Bools, Needs]] = field(
-        default_factory=dict, compare=False, repr=False
-    )
+    # bounds of splits that were not searched yet, by the question: of these machines alone
+    seen: dict[Hashable, Floats] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def kinds(self) -> tuple[LayoutProblem, ...]:
@@ -537,10 +535,11 @@ class LayoutProblem(LayoutConditions):
         found = Found()
         axis = splits(self.transformer, devices, global_batch, space)
         moves, stays = _moving(shards(space))
-        key = devices, global_batch, space, self.joined_devices
         missing_s = np.zeros(np.size(axis.dp))  # where all layouts move something
         if stays["zero_stage"].size:
-            missing_s = self._stay(axis, recomputes(space), stays, found, key)
+            bounds_s = self.bounds_s(devices, global_batch, space)
+            self.seen.clear()
+            missing_s = self._stay(axis, bounds_s, recomputes(space), stays, found)
         if moves["zero_stage"].size:
             self._move(axis, recomputes(space), moves, missing_s, found)
         return found
@@ -558,28 +557,20 @@ class LayoutProblem(LayoutConditions):
         return False
 
     def _stay(
-        self, axis: Layouts, recompute: dict[str, Ints], shard: dict[str, Ints], found: Found,
-        key: tuple[object, ...],
+        self, axis: Layouts, bounds_s: Floats, recompute: dict[str, Ints], shard: dict[str, Ints],
+        found: Found,
     ) -> Floats:  # fmt: skip
-        """Look at all layouts with nothing in host memory.
+        """Look at layouts with nothing in host memory that could be the fastest.
 
-        Returns the least time of each split among those that do not fit. [s]
+        Returns the least time of each split among those that do not fit; inf where it is no less
+        than that of what fits. [s]
         """
         missing_s = np.full(np.size(axis.dp), np.inf)
-        width = max(1, _BLOCK // (recompute["recompute"].size * shard["zero_stage"].size))
-        for start in range(0, np.size(axis.dp), width):
-            part, known = slice(start, start + width), self.blocks.get((*key, start))
-            if known is None:
-                layouts, valid = self._valid(axis_part(axis, part), recompute, shard)
-                known = layouts, valid, self.needs(layouts)
-                if len(self.blocks) >= _MOST_KEPT:
-                    self.blocks.clear()
-                self.blocks[(*key, start)] = known
-            times, fits = self._look(*known, found, moves=False)
-            _, valid, (used, _) = known
-            shape = np.broadcast_shapes(used.shape, valid.shape)
-            missing = np.broadcast_to(np.where(valid & ~fits, times.step_s, np.inf), shape)
-            missing_s[part] = missing.min(axis=(1, 2))
+        for rows in _promising(bounds_s, recompute, shard, found):
+            layouts, valid = self._valid(axis_part(axis, rows), recompute, shard)
+            times, fits = self._look(layouts, valid, self.needs(layouts), found, moves=False)
+            missing = np.where(valid & ~fits, times.step_s, np.inf)
+            missing_s[rows] = missing.min(axis=(1, 2))
         return missing_s
 
     def _move(
@@ -587,19 +578,20 @@ class LayoutProblem(LayoutConditions):
         found: Found,
     ) -> None:  # fmt: skip
         """Look at layouts with something in host memory, the most promising splits first."""
-        order = np.argsort(missing_s, kind="stable")
-        order = order[np.isfinite(missing_s[order])]
-        width = max(1, _BLOCK // (recompute["recompute"].size * shard["zero_stage"].size))
-        for start in range(0, len(order), width):
-            rows = np.sort(order[start : start + width])
-            rows = rows[missing_s[rows] < found.least_s]
-            if not rows.size:
-                return
+        for rows in _promising(missing_s, recompute, shard, found):
             layouts, valid = self._valid(axis_part(axis, rows), recompute, shard)
             layouts = flattened(layouts, valid)  # few are
             if np.size(layouts.dp):
                 valid = np.ones(np.shape(layouts.dp), dtype=bool)
                 self._look(layouts, valid, self.needs(layouts), found, moves=True)
+
+    def bounds_s(self, devices: int, global_batch: int, space: SearchSpace) -> Floats:
+        """Return a bound from below on every layout of each of the ``splits``, (n,) [s]."""
+        key = devices, global_batch, space
+        if key not in self.seen:
+            axis = splits(self.transformer, devices, global_batch, space)
+            self.seen[key] = least_step_s(*(kind.case(axis) for kind in self.kinds))
+        return self.seen[key]
 
     def _valid(
         self, part: Layouts, recompute: dict[str, Ints], shard: dict[str, Ints]
@@ -727,6 +719,23 @@ def needs_of(terms: Ledger, constants: MemoryConstants) -> Needs:
 def over_bytes(kinds: Iterable[LayoutProblem], needs: Needs) -> Floats:
     """Return by how much layouts miss their room on some kind of device; below 0: they fit."""
     return reduce(np.maximum, (kind.sure_bytes(needs) - kind.room_bytes for kind in kinds))
+
+
+def _promising(
+    bound_s: Floats, recompute: dict[str, Ints], shard: dict[str, Ints], found: Found
+) -> Iterator[Ints]:
+    """Yield splits by rising bound, ever more at once, until what is found is below all bounds."""
+    order = np.argsort(bound_s, kind="stable")
+    order = order[np.isfinite(bound_s[order])]
+    most = max(1, _BLOCK // (recompute["recompute"].size * shard["zero_stage"].size))
+    start, width = 0, max(1, most // _FIRST)
+    while start < order.size:
+        rows = np.sort(order[start : start + width])
+        rows = rows[bound_s[rows] < found.least_s]
+        if not rows.size:
+            return
+        yield rows
+        start, width = start + width, most
 
 
 def _moving(shard: dict[str, Ints]) -> tuple[dict[str, Ints], dict[str, Ints]]:

@@ -337,30 +337,56 @@ def step_times(case: LayoutCase, *beside: LayoutCase) -> StepTimes:
     ``beside``: the same on machines of other kinds that train with these. Each part is the slowest
     kind's: all wait for it.
     """
-    shapes, layouts, kinds = case.shapes, case.layouts, (case, *beside)
+    kinds = (case, *beside)
     one = stage_times(*kinds)
-    m, p = np.asarray(layouts.accumulation_steps), np.asarray(layouts.pp)
-    v = np.asarray(layouts.virtual_stages)
-    per_stage = np.ceil(np.asarray(shapes.layers) / p)
-    work = per_stage * one.busy_s + one.head_s
-    stage = work + per_stage * one.inside_s
-    # The head is on the last stage only: filling and draining meet it once, in the first term.
-    bubble = (p - 1) / v * (stage - one.head_s) * _idle_share(layouts, one)
-    compute, backward = m * work, per_stage * one.backward_s
-    parts = {
-        "compute_s": compute,
-        "inside_layer_s": m * per_stage * one.inside_s,
-        "pipeline_s": bubble + m * one.send_s,
+    parts = _passes_s(case, one, _idle_share(case.layouts, one))
+    compute = parts["compute_s"]
+    backward = np.ceil(np.asarray(case.shapes.layers) / case.layouts.pp) * one.backward_s
+    parts |= {
         "data_parallel_s": slowest([data_parallel_s(k, backward, compute) for k in kinds]),
         "optimizer_s": slowest([optimizer_s(kind) for kind in kinds]),
         "offload_s": slowest([offload_s(kind, compute) for kind in kinds]),
     }
-    devices = np.asarray(layouts.dp) * layouts.tp * layouts.pp * np.asarray(layouts.cp)
-    per_node = slowest([-np.asarray(kind.machines.devices_per_node, float) for kind in kinds])
-    nodes = np.maximum(devices / -per_node, 1.0)
-    slow = straggling(case.parameters, nodes)
+    slow = _slow(kinds)
     total = reduce(np.add, parts.values()) * slow
     return StepTimes(step_s=total, **{name: part * slow for name, part in parts.items()})
+
+
+def least_step_s(*kinds: LayoutCase) -> Floats:
+    """Return a bound from below on every row's step, however it recomputes, shards or moves [s].
+
+    Its passes alone: recomputing only adds to them. Where gradients of weights fill the stages'
+    waits nothing is waited.
+    """
+    case = kinds[0]
+    is_whole = np.asarray(case.layouts.backward) == 0
+    parts = _passes_s(case, stage_times(*kinds), np.where(is_whole, 1.0, 0.0))
+    return np.asarray(reduce(np.add, parts.values()) * _slow(kinds))
+
+
+def _passes_s(case: LayoutCase, one: StageTimes, idle_share: Floats) -> dict[str, Floats]:
+    """Return what all passes of a step take: computing, links inside layers, and stages [s]."""
+    layouts = case.layouts
+    m, p = np.asarray(layouts.accumulation_steps), np.asarray(layouts.pp)
+    v = np.asarray(layouts.virtual_stages)
+    per_stage = np.ceil(np.asarray(case.shapes.layers) / p)
+    work = per_stage * one.busy_s + one.head_s
+    stage = work + per_stage * one.inside_s
+    # The head is on the last stage only: filling and draining meet it once, in the first term.
+    bubble = (p - 1) / v * (stage - one.head_s) * idle_share
+    return {
+        "compute_s": m * work,
+        "inside_layer_s": m * per_stage * one.inside_s,
+        "pipeline_s": bubble + m * one.send_s,
+    }
+
+
+def _slow(kinds: Sequence[LayoutCase]) -> Floats:
+    """Return by what rows are slower for waiting for the slowest of their nodes."""
+    layouts = kinds[0].layouts
+    devices = np.asarray(layouts.dp) * layouts.tp * layouts.pp * np.asarray(layouts.cp)
+    per_node = slowest([-np.asarray(kind.machines.devices_per_node, float) for kind in kinds])
+    return straggling(kinds[0].parameters, np.maximum(devices / -per_node, 1.0))
 
 
 def _idle_share(layouts: Layouts, one: StageTimes) -> Floats:

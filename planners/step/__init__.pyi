@@ -19,7 +19,9 @@ from .describe_configs import config_notes as config_notes
 from .describe_configs import longest_sequence as longest_sequence
 from .describe_configs import read_config as read_config
 from .describe_convolutions import ConvolutionalNetwork as ConvolutionalNetwork
+from .describe_convolutions import ListedNetwork as ListedNetwork
 from .describe_convolutions import convolutional_work as convolutional_work
+from .describe_convolutions import listed_work as listed_work
 from .describe_convolutions import parse_network as parse_network
 from .describe_encoder_decoders import EncoderDecoder as EncoderDecoder
 from .describe_encoder_decoders import encoder_decoder_work as encoder_decoder_work

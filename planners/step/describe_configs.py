@@ -15,7 +15,12 @@ from advisor.planners.core import (
     refused,
     transformer_parameters,
 )
-from advisor.planners.step.describe_convolutions import BlockKind, ConvolutionalNetwork
+from advisor.planners.step.describe_convolutions import (
+    BlockKind,
+    ConvolutionalNetwork,
+    ListedNetwork,
+    read_listed,
+)
 from advisor.planners.step.describe_encoder_decoders import (
     FAMILIES_OF_TWO,
     EncoderDecoder,
@@ -32,7 +37,9 @@ from advisor.planners.step.describe_families import (
 from advisor.planners.step.describe_towers import OF_SOUND, PAIRS, VISION, Towers, read_towers
 from advisor.planners.step.describe_unets import CLASS, DiffusionUNet, read_unet
 
-DescribedModel = Transformer | ConvolutionalNetwork | EncoderDecoder | DiffusionUNet | Towers
+DescribedModel = (
+    Transformer | ConvolutionalNetwork | ListedNetwork | EncoderDecoder | DiffusionUNet | Towers
+)
 # Models that allow more are trained on less: Llama 3 on 8,192 tokens before its context was
 # stretched to 131,072 (Grattafiori et al., 2024, section 3.4).
 LONGEST_DEFAULT: Final = 8192
@@ -117,6 +124,8 @@ def _read(config: Mapping[str, Any], sequence: int | None, image: int | None) ->
     kind = str(config.get("model_type", ""))
     if config.get("_class_name") == CLASS:
         return read_unet(config, image=image)
+    if "calls" in config:
+        return read_listed(config, image)
     why = _refusal(config, kind)
     if kind in FAMILIES_OF_TWO and not why:
         return read_encoder_decoder(config, sequence=sequence)

@@ -2,7 +2,8 @@
 
 A network is a stem, stages of equal blocks, and a classifier: VGG (plain blocks), ResNet-18 and
 -34 (basic blocks) and ResNet-50 to -152 (bottleneck blocks) are of this form, and so is any
-network that a Hugging Face ``resnet`` configuration describes.
+network that a Hugging Face ``resnet`` configuration describes. What is of none of these forms is
+listed, call by call: YOLO's detectors.
 
 Source of the forms: K. He et al., "Deep Residual Learning for Image Recognition", CVPR 2016,
 table 1, with the stride in the 3 x 3 convolution as torchvision has it; K. Simonyan, A.
@@ -11,11 +12,13 @@ Zisserman, ICLR 2015, table 1. Held to a traced step by ``tests/test_describe.py
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 from advisor.planners.core import (
     DEFAULT_SETUP,
+    OperatorKind,
     PlanningError,
     Precision,
     TrainingSetup,
@@ -23,7 +26,7 @@ from advisor.planners.core import (
     check_dimensions,
     refused,
 )
-from advisor.planners.step.ledger import SUM_PASSES, BlockLedger, Tally
+from advisor.planners.step.ledger import SUM_PASSES, BlockLedger, Pair, Tally
 
 BlockKind = Literal["plain", "basic", "bottleneck", "convnext"]
 _KINDS: Final[dict[str, BlockKind]] = {
@@ -35,6 +38,11 @@ _BOTTLENECK: Final = 4
 _BATCH_NORM: Final = ((2, 3), (1, 1))
 _RELU: Final = ((2, 3), (1, 1))
 _POOL: Final = ((1, 1), (1, 1))
+# Of listed networks: what a passage is, and its passes.
+_PASSAGES: Final[dict[str, tuple[OperatorKind, Pair]]] = {
+    "p": ("reduction", (2, 2)), "k": ("copy", (2, 2)),
+    "a": ("elementwise", (SUM_PASSES, SUM_PASSES)),
+}  # fmt: skip
 _LONGEST_TEXT: Final = 2000
 _FORM: Final = "IMAGE:STEM:BLOCKSxWIDTH,...:KIND[:HIDDEN,...[:CLASSES]]"
 
@@ -84,6 +92,13 @@ def parse_network(text: str) -> ConvolutionalNetwork:
         raise _unread(text) from error
 
 
+def read_listed(config: Mapping[str, Any], image: int | None) -> ListedNetwork:
+    """Return the network whose calls a configuration lists, as ``datasets/models`` has them."""
+    calls = ((one[0], *map(int, one[1:].split(":"))) for one in config["calls"].split())
+    sized: Any = tuple(calls)
+    return ListedNetwork(image=image or int(config["image_size"]), calls=sized)
+
+
 def _unread(text: str) -> PlanningError:
     return refused(
         f"not a convolutional network: {text[:_LONGEST_TEXT]!r}",
@@ -115,6 +130,40 @@ def convolutional_work(
             side = builder.pool(side, channels)
     builder.classifier(side, channels, network)
     return builder.work(input_bytes_per_sample=4.0 * network.channels * network.image**2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedNetwork:
+    """A convolutional network as what it computes, one call after another.
+
+    A call is what it does, the image's side over that of its input, channels in and out, kernel
+    and stride: a convolution with normalisation and activation (``c``), without activation
+    (``l``), the same channel by channel (``d``, ``e``), or with a bias alone (``b``); a passage
+    over all channels: pooling in place (``p``), a sum (``a``), a copy (``k``); attention between
+    cells (``t``, its heads in place of channels out); the loss of so many numbers a cell (``o``).
+    """
+
+    image: int
+    calls: tuple[tuple[str, int, int, int, int, int], ...]
+
+
+def listed_work(
+    network: ListedNetwork, *, micro_batch: int, precision: Precision = "fp16",
+    setup: TrainingSetup = DEFAULT_SETUP,
+) -> Work:  # fmt: skip
+    """Return what a training step of a listed network computes on one device.
+
+    Raises PlanningError if a size is not positive, or the image is no multiple of a share.
+    """
+    check_dimensions({"image": network.image, "micro_batch": micro_batch})
+    if odd := next((share for _, share, *_ in network.calls if network.image % share), 0):
+        raise refused(
+            f"an image of {network.image} pixels is divided by {odd}", "give a multiple of 32"
+        )
+    builder = _Builder(tally=Tally.of(precision, setup), batch=micro_batch)
+    for call in network.calls:
+        builder.listed(network.image, *call)
+    return builder.work(input_bytes_per_sample=12.0 * network.image**2)
 
 
 def _check_network(network: ConvolutionalNetwork, micro_batch: int) -> None:
@@ -180,9 +229,45 @@ class _Builder(BlockLedger):
         self.relu(out, width)
         return out
 
-    def normalised(self, side: int, channels: int, width: int, kernel: int, stride: int) -> int:
+    def listed(
+        self,
+        image: int,
+        name: str,
+        share: int,
+        channels: int,
+        width: int,
+        kernel: int,
+        stride: int,
+    ) -> None:
+        """Add a call of a listed network."""
+        side, element = image // share, self.tally.element
+        cells = self.batch * side**2
+        if name == "b":
+            self.convolution(side, channels, width, kernel, stride)
+        elif name in "clde":
+            out = self.normalised(side, channels, width, kernel, stride, name in "de")
+            if name in "cd":
+                self.relu(out, width)
+                self.keep(element * self.batch * width * out**2)  # SiLU's input
+        elif name == "t":  # keys and queries are half as wide as values
+            pairs, seen = cells * side**2, 0.75 * channels
+            self.add(self.tally.attention(pairs, width, seen, cells * channels, is_fused=False))
+            self.keep(element * width * pairs)
+        elif name == "o":
+            self.add(self.tally.loss(cells * width))
+        else:
+            kind, passes = _PASSAGES[name]
+            self.pointwise(kind, kind, cells * width, passes, (1, 1))
+            self.keep(8.0 * cells * width if name == "p" else 0.0)  # positions of the largest
+
+    def normalised(
+        self, side: int, channels: int, width: int, kernel: int, stride: int,
+        is_depthwise: bool = False,
+    ) -> int:  # fmt: skip
         """Add a convolution and its batch normalisation; return the side behind them."""
-        out = self.convolution(side, channels, width, kernel, stride, has_bias=False)
+        out = self.convolution(
+            side, channels, width, kernel, stride, has_bias=False, is_depthwise=is_depthwise
+        )
         elements = self.batch * width * out**2
         self.own(2 * width, 2)
         self.keep(self.tally.element * elements)

@@ -10,11 +10,12 @@ own files for ``baichuan``, ``chatglm``, ``deepseek``, ``exaone``, ``grok-1``, `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, Literal
 
-from advisor.planners.core import BlockStyle, Transformer, head_width, model_matrices
+from advisor.planners.core import BlockStyle, Transformer, head_width, model_matrices, read_table
 
 Config = Mapping[str, Any]
 # Root mean square; layer normalisation with scale and shift, or scale alone, or neither.
@@ -24,7 +25,6 @@ _NORM_SIZES: Final[dict[Norm, int]] = {"rms": 1, "layer": 2, "scale": 1, "none":
 _LETTERS: Final = {
     "q": "query", "k": "key", "v": "value", "o": "projection", "u": "up", "d": "down",
 }  # fmt: skip
-_ALL: Final = "qkvoud"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,6 +232,10 @@ def _head_bias(config: Config, model: Transformer) -> int:
     return model.vocabulary * bool(config.get("lm_head_bias", True))
 
 
+def _stated_head_bias(config: Config, model: Transformer) -> int:
+    return model.vocabulary * bool(config.get("lm_head_bias"))
+
+
 def _shared_gate(config: Config, model: Transformer) -> int:
     """Return the gate of the expert that every token meets (Qwen2-MoE)."""
     return (model.layers - model.dense_layers) * model.hidden if model.shared_ffn else 0
@@ -303,121 +307,23 @@ def _short_convolution(config: Config, h: int) -> Mixer:
 # Linear attention in most layers.
 LINEAR: Final = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
 
-_ATTENTION: Final = ("attention_bias", False, "qkvo")
-_MLP: Final = ("mlp_bias", False, "ud")
-_LLAMA: Final = Family(
-    biases=(_ATTENTION, _MLP),
-    defaults={
-        "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
-        "num_attention_heads": 32, "vocab_size": 32000, "max_position_embeddings": 2048,
-    },
-)  # fmt: skip
-_PLAIN: Final = Family(windows=1)
-_QKV: Final = Family(biases=(("", True, "qkv"),))
-_DEEPSEEK: Final = Family(biases=(_ATTENTION,))
-_HEADS: Final = replace(_DEEPSEEK, head_norms="head")
-_GPT: Final = Family(
-    is_gated=False, norm="layer", biases=(("", True, _ALL),), is_tied=True, is_rotated=False,
-    positions=0, defaults={"n_positions": 1024},
-)  # fmt: skip
-_GPT_J: Final = Family(
-    is_gated=False, norm="layer", norms=1, biases=(("", True, "ud"),), extra=_head_bias
-)
-_GEMMA: Final = replace(_LLAMA, is_tied=True, defaults={"head_dim": 256})
-_GEMMA_3: Final = replace(
-    _GEMMA, norms=4, head_norms="head", windows=6,
-    defaults={
-        "head_dim": 256, "num_attention_heads": 8, "num_key_value_heads": 4,
-        "vocab_size": 262208, "max_position_embeddings": 131072, "sliding_window": 4096,
-    },
-)  # fmt: skip
-_OLMO_2: Final = replace(_LLAMA, head_norms="columns", defaults={})
-_BERT: Final = Family(
-    is_gated=False, norm="layer", biases=(("", True, _ALL),), is_causal=False, is_tied=True,
-    is_rotated=False, positions=0, extra=_bert, defaults={"max_position_embeddings": 512},
-)  # fmt: skip
-_VIT: Final = Family(
-    is_gated=False, norm="layer", biases=(("qkv_bias", True, "qkv"), ("", True, "oud")),
-    is_causal=False, is_rotated=False, extra=_picture,
-    defaults={"image_size": 224, "patch_size": 16},
-)  # fmt: skip
-_DINO: Final = replace(_VIT, extra=_dino)
-
-FAMILIES: Final[dict[str, Family]] = {
-    **dict.fromkeys(("baichuan", "exaone", "granite", "helium", "internlm2", "llama", "smollm3",
-                     "yi"), _LLAMA),
-    **dict.fromkeys(("mistral", "mixtral", "ministral", "phi3"), _PLAIN),
-    **dict.fromkeys(("qwen2", "qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text",
-                     "qwen"), _QKV),
-    **dict.fromkeys(("qwen3", "qwen3_moe", "qwen3_vl_text", "qwen3_vl_moe_text",
-                     "hunyuan_v1_dense", "hunyuan_v1_moe", "dots1"), _HEADS),
-    **dict.fromkeys(("deepseek", "deepseek_v2", "deepseek_v3", "kimi_k2", "granitemoe",
-                     "granitemoeshared", "ernie4_5", "ernie4_5_moe"), _DEEPSEEK),
-    **dict.fromkeys(("roberta", "xlm-roberta", "camembert"),
-                    replace(_BERT, defaults={**_BERT.defaults, "type_vocab_size": 2})),
-    **dict.fromkeys(("bert", "electra"), _BERT),
-    **dict.fromkeys(("gpt2", "gpt_bigcode"), _GPT),
-    **dict.fromkeys(("gptj", "codegen"), _GPT_J),
-    **dict.fromkeys(("vit", "deit"), _VIT),
-    **dict.fromkeys(("dinov2", "dinov2_with_registers"), _DINO),
-    "arcee": replace(_LLAMA, is_gated=False),
-    "bamba": Family(mixer=_mamba_2),
-    "beit": replace(_VIT, biases=(("", True, "qvoud"),), extra=_beit),
-    "bitnet": replace(_LLAMA, is_tied=True, extra=_bitnet, defaults={}),
-    "bloom": replace(_GPT, positions=None, last_norms=2),
-    "chatglm": Family(biases=(("add_qkv_bias", False, "qkv"),)),
-    "cohere": Family(norm="scale", norms=1, is_tied=True, head_norms="columns",
-                     head_norms_key=("use_qk_norm", False)),
-    "cohere2": Family(norm="scale", norms=1, is_tied=True, windows=4),
-    "dbrx": Family(norm="scale"),
-    "deberta-v2": replace(_BERT, positions=None, extra=_deberta_2),
-    "deepseek_v32": replace(_DEEPSEEK, extra=_indexer),
-    "distilbert": replace(_BERT, extra=_distilbert),
-    "esm": replace(_BERT, is_rotated=True, positions=None, extra=_esm),
-    "exaone4": replace(_HEADS, windows=4),
-    "falcon": Family(is_gated=False, norm="layer", biases=(("bias", False, _ALL),), is_tied=True),
-    "gemma": _GEMMA,
-    "gemma2": replace(_GEMMA, norms=4, windows=2),
-    **dict.fromkeys(("gemma3", "gemma3_text"), _GEMMA_3),
-    "glm": Family(biases=(("attention_bias", False, "qkv"),)),
-    "glm4": Family(norms=4, biases=(("attention_bias", False, "qkv"),)),
-    "glm4_moe": Family(biases=(("attention_bias", False, "qkv"),), head_norms="head",
-                       head_norms_key=("use_qk_norm", False)),
-    "gpt_neo": replace(_GPT, biases=(("", True, "oud"),), windows=2,
-                       defaults={"max_position_embeddings": 2048, "sliding_window": 256}),
-    "gpt_neox": replace(_GPT, biases=(("attention_bias", True, "qkvo"), ("", True, "ud")),
-                        is_tied=False, is_rotated=True, positions=None),
-    "gpt_oss": Family(biases=(("attention_bias", True, "qkvo"), ("", True, "ud")), windows=2,
-                      extra=_gpt_oss),
-    "granitemoehybrid": Family(is_tied=True, mixer=_mamba_2),
-    "grok-1": Family(norms=4, is_tied=True),
-    "internlm": Family(biases=(("bias", True, "qkvo"),)),
-    "internlm3": Family(biases=(("qkv_bias", False, "qkv"), ("bias", False, "oud"))),
-    "jamba": Family(is_rotated=False, mixer=_mamba),
-    "lfm2": Family(is_tied=True, head_norms="head", mixer=_short_convolution),
-    "modernbert": Family(norm="scale", is_causal=False, is_tied=True, last_norms=2, windows=3,
-                         extra=_modernbert),
-    "llama4_text": replace(_LLAMA, windows=4, defaults={"attention_chunk_size": 8192}),
-    "mpnet": replace(_BERT, extra=_mpnet),
-    "mpt": Family(is_gated=False, norm="scale", is_tied=True, is_rotated=False),
-    "nemotron": Family(is_gated=False, norm="layer", biases=(_ATTENTION, _MLP)),
-    "olmo": Family(norm="none", biases=(_ATTENTION,)),
-    "olmo2": _OLMO_2,
-    "olmo3": replace(_OLMO_2, windows=4),
-    "olmoe": replace(_OLMO_2, biases=(_ATTENTION,)),
-    "opt": replace(_GPT, positions=2, defaults={}),
-    "persimmon": Family(is_gated=False, norm="layer", biases=(("", True, _ALL),),
-                        head_norms="head", head_norms_key=("qk_layernorm", True)),
-    "phi": Family(is_gated=False, norm="layer", norms=1, biases=(("", True, _ALL),),
-                  extra=_head_bias),
-    "phimoe": Family(norm="layer", biases=(_ATTENTION,),
-                     extra=lambda c, m: m.vocabulary * bool(c.get("lm_head_bias"))),
-    "qwen2_moe": replace(_QKV, extra=_shared_gate),
-    **dict.fromkeys(LINEAR, Family(head_norms="head", mixer=_gated_delta, extra=_linear)),
-    "seed_oss": Family(biases=(("attention_bias", True, "qkv"),
-                               ("attention_out_bias", False, "o"), _MLP)),
-    "stablelm": Family(norm="layer", biases=(("use_qkv_bias", False, "qkv"),)),
-    "starcoder2": Family(is_gated=False, norm="layer", biases=(("use_bias", True, _ALL),),
-                         is_tied=True, windows=1),
-    "vaultgemma": replace(_GEMMA, windows=2),
+# What ``families.toml`` calls by name.
+_NAMED: Final[dict[str, Callable[..., Any]]] = {
+    rule.__name__.removeprefix("_"): rule
+    for rule in (
+        _beit, _bert, _bitnet, _deberta_2, _dino, _distilbert, _esm, _gpt_oss, _head_bias,
+        _indexer, _linear, _modernbert, _mpnet, _picture, _shared_gate, _stated_head_bias,
+        _mamba, _mamba_2, _gated_delta, _short_convolution,
+    )
 }  # fmt: skip
+
+
+def _families() -> Iterator[tuple[str, Family]]:
+    for facts in read_table(Path(__file__).with_name("families.toml"))["families"]:
+        names = facts.pop("names").split()
+        called = {role: _NAMED[facts[role]] for role in ("extra", "mixer") if role in facts}
+        family = Family(**{**facts, **called})
+        yield from ((name, family) for name in names)
+
+
+FAMILIES: Final = dict(_families())

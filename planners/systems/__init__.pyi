@@ -28,6 +28,7 @@ from .expert_caching import oracle as oracle
 from .expert_serving import CacheSize as CacheSize
 from .expert_serving import Mixture as Mixture
 from .expert_serving import cache_sizes as cache_sizes
+from .expert_serving import forecasts_that_win as forecasts_that_win
 from .expert_serving import gated_expert_bytes as gated_expert_bytes
 from .expert_serving import met_experts as met_experts
 from .expert_serving import smallest_within as smallest_within
@@ -35,7 +36,9 @@ from .expert_serving import together as together
 from .expert_serving import unrecorded_sizes as unrecorded_sizes
 from .free_shares import Shares as Shares
 from .free_shares import learn as learn
+from .gradient_noise import ASSUMED_NOISE as ASSUMED_NOISE
 from .gradient_noise import NoiseScale as NoiseScale
+from .gradient_noise import language_noise as language_noise
 from .gradient_noise import measured_noise as measured_noise
 from .hydrozoa import Billing as Billing
 from .hydrozoa import ElasticPlan as ElasticPlan

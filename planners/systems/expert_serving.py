@@ -27,6 +27,7 @@ s.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -120,6 +121,8 @@ def loaded_ahead(
 
 # Sizes of the cache that are tried: more say nothing more, and each is a replay a policy.
 MOST_SIZES: Final = 12
+# By how much less time a token must take for a forecast to be worth computing.
+LEAST_WIN: Final = 0.01
 
 
 def gated_expert_bytes(hidden: int, inner: int, bytes_per_weight: float = 2.0) -> float:
@@ -199,7 +202,10 @@ def together(trace: NDArray[np.int64], requests: int) -> Steps:
     cut = trace[:, : steps * requests].reshape(layers, requests, steps, top)
     if requests == 1:
         return [list(layer) for layer in cut[:, 0]]
-    return [[np.unique(layer[:, at]) for at in range(steps)] for layer in cut]
+    return [
+        [np.array(list(dict.fromkeys(layer[:, at].ravel().tolist()))) for at in range(steps)]
+        for layer in cut
+    ]
 
 
 def cache_sizes(
@@ -258,19 +264,46 @@ def met_experts(experts: int, top: int, requests: int) -> float:
 
 
 def unrecorded_sizes(mixture: Mixture, *, requests: int = 1) -> tuple[CacheSize, ...]:
-    """Return what a cache makes of every size where no routing was recorded.
+    """Return what LRU makes of every size where no routing was recorded.
 
-    Each expert is taken to be as likely as another, whatever came before: then any cache of C
-    finds C of the experts, and knowing more (some are popular, routing sticks) only helps.
+    Each expert is taken to be as likely as another, whatever came before; knowing more (some are
+    popular, routing sticks) only helps.
     """
     met = met_experts(mixture.experts, mixture.top, requests)
-    return tuple(
-        CacheSize(
-            policy="lru", cached=cached, hit_rate=cached / mixture.experts,
-            token_s=mixture.token_s([met * (1.0 - cached / mixture.experts)] * mixture.layers),
+    found = []
+    for cached in _sizes(mixture):
+        hits = drawn_hits(mixture.experts, cached, met)
+        found.append(CacheSize(
+            policy="lru", cached=cached, hit_rate=hits / met,
+            token_s=mixture.token_s([met - hits] * mixture.layers),
             memory_bytes=mixture.memory_bytes(cached),
-        )
-        for cached in _sizes(mixture)
+        ))  # fmt: skip
+    return tuple(found)
+
+
+def drawn_hits(experts: int, cached: int, met: float) -> float:
+    """Return how many of the experts that a step needs LRU finds, each as likely as another.
+
+    Before the j-th (from 0) the cache holds the j of this step and C - j of the E - j others, one
+    of which is asked for. From the C-th on none is found: with fewer places than a token has
+    experts, at least the difference is loaded again, whatever is used.
+
+    >>> drawn_hits(8, 8, 2.0), drawn_hits(8, 1, 2.0)
+    (2.0, 0.125)
+    """
+    j = np.arange(min(cached, math.ceil(met)))
+    return float(np.sum(np.clip(met - j, 0.0, 1.0) * (cached - j) / (experts - j)))
+
+
+def forecasts_that_win(sizes: Sequence[CacheSize]) -> tuple[CacheSize, ...]:
+    """Return the sizes, learned forecasts only where no simpler rule serves about as fast."""
+    simple = dict.fromkeys((size.cached for size in sizes), np.inf)
+    for one in sizes:
+        if one.policy not in ("learned", "oracle"):
+            simple[one.cached] = min(simple[one.cached], one.token_s)
+    return tuple(
+        one for one in sizes
+        if one.policy != "learned" or one.token_s < (1.0 - LEAST_WIN) * simple[one.cached]
     )  # fmt: skip
 
 
@@ -289,9 +322,9 @@ def smallest_within(
 
 
 def _sizes(mixture: Mixture) -> list[int]:
-    """Return sizes from what a token uses to all experts."""
-    spread = np.linspace(mixture.top, mixture.experts, MOST_SIZES)
-    return sorted({round(float(one)) for one in spread})
+    """Return sizes from one expert, fewer than a token may use, to all of them."""
+    spread = np.linspace(1, mixture.experts, MOST_SIZES - 1)
+    return sorted({mixture.top, *(round(float(one)) for one in spread)})
 
 
 def _served(

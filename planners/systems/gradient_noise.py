@@ -21,6 +21,8 @@ References
 ----------
 .. [1] S. McCandlish et al., "An Empirical Model of Large-Batch Training," arXiv 1812.06162,
    appendix A.1.
+.. [2] J. Kaplan et al., "Scaling Laws for Neural Language Models," arXiv 2001.08361, equations
+   1.6 (loss after some steps; table 3) and 5.3 (critical batch by the loss; table 5).
 """
 
 from __future__ import annotations
@@ -36,6 +38,12 @@ from advisor.planners.core import PlanningError
 
 _DRAWS: Final = 400
 _ENDS: Final = (0.05, 0.95)
+# [2]: parameters and their exponent, steps and theirs, tokens of the critical batch and theirs.
+_PARAMETERS, _STEPS, _CRITICAL = (6.5e13, 0.077), (2.1e3, 0.76), (2.1e8, 0.21)
+_SUBSTEPS: Final = 1000
+ASSUMED_NOISE: Final = (
+    "the assumed noise of language models trained from scratch (Kaplan, arXiv 2001.08361)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +129,31 @@ def measured_noise(
         high=float(max(high, scale)) if np.isfinite(high) else None,
         steps=len(small),
     )
+
+
+def language_noise(
+    parameters: float, vocabulary: int, batch_tokens: float, steps: float, points: int
+) -> tuple[float, ...]:
+    """Return a language model's critical batch at equal distances of its training [tokens].
+
+    As published of dense transformers trained from scratch on text [2]_: by the loss ``L`` of the
+    steps so far, which are worth ``1 / (1 + B_crit / B)`` of those at an endless batch. It stands
+    for the noise scale: needed samples grow with the batch by the same law.
+
+    ``parameters``: without embeddings; ``batch_tokens``, ``steps``: of the training as it is.
+
+    >>> [round(one, -3) for one in language_noise(85e6, 50304, 2**19, 2000, 3)]
+    [2000.0, 141000.0, 255000.0]
+    """
+    worth, found = 0.0, []
+    least = (_PARAMETERS[0] / parameters) ** _PARAMETERS[1]
+    for _ in range(_SUBSTEPS):
+        loss = least + (_STEPS[0] / max(worth, 1e-9)) ** _STEPS[1]
+        critical = _CRITICAL[0] / min(loss, np.log(vocabulary)) ** (1.0 / _CRITICAL[1])
+        found.append(float(critical))
+        worth += steps / _SUBSTEPS / (1.0 + critical / batch_tokens)
+    at = np.linspace(0, _SUBSTEPS - 1, points).round().astype(int)
+    return tuple(found[one] for one in at)
 
 
 def _scales(

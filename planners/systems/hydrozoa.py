@@ -27,7 +27,7 @@ scale is measured by ``gradient_noise``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -137,6 +137,8 @@ class WorkerScaling:
     # what the whole job takes besides its steps, over them, by count of workers: validation,
     # saves, failures, stalls. Empty for steps alone
     besides: tuple[float, ...] = ()
+    # the step of some batches on each count, where it was estimated: inf where none runs [s]
+    told_s: Mapping[float, tuple[float, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, told in (("layouts", self.layouts), ("besides", self.besides)):
@@ -163,11 +165,13 @@ class WorkerScaling:
         return pause
 
     def steps_s(self, batch: Column) -> Column:
-        """Return the step time, shape (batches, workers) [s]."""
+        """Return the step time, shape (batches, workers): as told, else by the law [s]."""
         counts = np.asarray(self.workers)
         waiting = 1.0 + self.spread_fraction * expected_maximum(counts)
         computing = self.step_s + self.sample_s * batch[:, None] / counts
         steps: Column = computing * waiting + np.asarray(self.sync_s)
+        for at, size in enumerate(batch.tolist()):
+            steps[at] = self.told_s.get(size, steps[at])
         return steps
 
     def whole_s(self, batch: Column) -> Column:
@@ -297,6 +301,9 @@ def elastic_plan(
         for picks in worker_paths([time for time, _ in tables], scaling.workers, pauses)
     ]
     # Quanta and start-ups can make a fixed count cheaper than what it approximates.
+    constant, fixed, elastic = (
+        [one for one in found if np.isfinite(one.time_s)] for found in (constant, fixed, elastic)
+    )
     front = _undominated(elastic + fixed)
     best = _within(front, deadline_s, budget_usd)
     if best is None:

@@ -119,7 +119,8 @@ class Learned:
         if (regions := self.about.get("regions")) is not None:  # of a user's own model
             from advisor.learned import places_of_runs
 
-            is_inside &= np.isin(places_of_runs(runs).region, regions)
+            nameless = np.full(len(runs), "")
+            is_inside &= np.isin(places_of_runs(runs, nameless).region, regions)
         return np.asarray(is_inside)
 
     @property

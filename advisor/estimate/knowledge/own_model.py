@@ -2,7 +2,8 @@
 
 It knows by how much noted runs of whole jobs left the answers that were given without any, and
 shares that out to jobs and machines like theirs (``learned.pooled``), in the regions in which it
-did better on jobs that were left out. A job with noted runs of its own starts from these instead.
+did better on runs that were left out (``learned.regions``). A job with noted runs of its own
+starts from these instead.
 """
 
 from __future__ import annotations
@@ -19,12 +20,15 @@ from advisor.catalogue import TypeColumns
 from advisor.collectors.errors import counted
 from advisor.estimate.time_columns import TimeColumns
 from advisor.jobs import Job
-from advisor.learned import PROCESSORS, Places, Residuals, alike, kind_of
+from advisor.learned import PROCESSORS, Lessons, Places, alike, kind_of
 from advisor.machines import model_day
-from advisor.planners.core import Work
+from advisor.planners.core import GIB, Work
 from advisor.planners.step import job_features
+from advisor.records import program_of
 
 Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+OWN_SCHEMA: Final = 2
 _MOST_NAMES: Final = 3  # of runs' jobs, in one line
 _CONVOLUTIONS: Final = ("convolution", "winograd", "depthwise")
 
@@ -35,8 +39,7 @@ class OwnModel:
 
     learned_at: str  # ISO 8601, UTC
     device_model: str  # the day of the device model whose answers they stand beside
-    kept: tuple[str, ...]  # regions of ``Places``
-    residuals: Residuals
+    lessons: Lessons
 
     @classmethod
     def default(cls) -> OwnModel | None:
@@ -45,25 +48,28 @@ class OwnModel:
         Raises ModelError if its file cannot be read.
         """
         file = data.own_runs_file(data.own_models())
-        found = fitted(cls, file, train="models") if file.is_file() else None
-        return found if found is not None and found.device_model == model_day() else None
+        if not file.is_file():
+            return None
+        found = fitted(cls, file, train="models", version=OWN_SCHEMA)
+        return found if found.device_model == model_day() else None
 
     def may_correct(self, job: Job) -> bool:
         """Whether there are machines on which it is heard for the job."""
         if job.work is None or job.actuals:
             return False
-        known = self.residuals.places
-        return bool((np.isin(known.region, self.kept) & (known.kind == _kind(job.work))).any())
+        known = self.lessons.residuals.places
+        kept = [one.region for one in self.lessons.kept]
+        is_of_kind = np.isin(known.region, kept) & (known.kind == _kind(job.work))
+        return bool((is_of_kind | (known.job == program_of(job.name))).any())
 
     def corrected(self, job: Job, fleet: TypeColumns, columns: TimeColumns) -> TimeColumns:
         """Return the columns with steps corrected, and intervals narrower, where it is heard."""
-        rows, at = self._heard(job, fleet, columns)
+        rows, _, error, spread = self._heard(job, fleet, columns)
         if not rows.size:
             return columns
         step_s, log_sd = columns.step_s.copy(), columns.log_sd.copy()
-        error, left = self.residuals.expected(at)
         step_s[rows] *= np.exp(error)
-        log_sd[rows] *= np.sqrt(left)
+        log_sd[rows] *= spread
         before = columns.is_learned
         is_learned = np.zeros(len(step_s), bool) if before is None else before.copy()
         is_learned[rows] = True
@@ -71,24 +77,26 @@ class OwnModel:
 
     def words(self, job: Job, fleet: TypeColumns, columns: TimeColumns) -> str:
         """Return the runs behind the only row's correction, in words; empty without."""
-        rows, at = self._heard(job, fleet, columns)
+        rows, at, _, _ = self._heard(job, fleet, columns)
         if not rows.size:
             return ""
-        heard = alike(at, self.residuals.places)[0] > 0
-        jobs = sorted(set(self.residuals.job[heard].tolist()))
+        known = self.lessons.residuals.places
+        heard = alike(at, known)[0] > 0
+        jobs = sorted(set(known.job[heard].tolist()))
         named = ", ".join(jobs[:_MOST_NAMES]) + (", ..." if len(jobs) > _MOST_NAMES else "")
         runs = counted(int(heard.sum()), "run")
         return f"{runs} of yours, of {named}, learned {self.learned_at[:10]}"
 
     def _heard(
         self, job: Job, fleet: TypeColumns, columns: TimeColumns
-    ) -> tuple[Integers, Places]:
+    ) -> tuple[Integers, Places, Floats, Floats]:
+        """Return rows that are corrected, where they are, the errors, and what is left of them."""
         rows = np.flatnonzero((columns.status == 0) & np.isfinite(columns.step_s))
         if job.work is None or not self.may_correct(job) or fleet.is_recorded:
-            return rows[:0], self.residuals.places
+            return rows[:0], self.lessons.residuals.places, np.zeros(0), np.zeros(0)
         at = places_of_rows(job, job.work, fleet, columns.type_index[rows], columns.count[rows])
-        inside = np.isin(at.region, self.kept)
-        return rows[inside], at.take(inside)
+        error, spread, heard = self.lessons.expected(at)
+        return rows[heard], at.take(heard), error[heard], spread[heard]
 
 
 def places_of_rows(
@@ -101,13 +109,19 @@ def places_of_rows(
     rows = len(type_index)
     operators = work.operators
     times = np.where(operators.is_update, 1.0, job.global_batch / work.micro_batch)
+    # beside an accelerator cores and memory say little
+    cores = np.where(is_cpu, count * fleet.vcpus[type_index], 1.0)
+    memory = np.where(is_cpu, fleet.memory_bytes[type_index] / GIB, 1.0)
+    has = np.c_[np.full(rows, job.global_batch), count, cores, memory]
     return Places(
+        job=np.full(rows, program_of(job.name)),
         machine=np.where(is_cpu, PROCESSORS, devices.word("name")).astype(np.str_),
         architecture=np.where(is_cpu, PROCESSORS, devices.word("architecture")).astype(np.str_),
         is_several=several,
         kind=np.full(rows, _kind(work)),
         flop=np.full(rows, float((operators.flop * times).sum())),
         features=np.tile(job_features(work), (rows, 1)),
+        amounts=np.log(np.where(has > 0, has, 1.0)),
     )
 
 

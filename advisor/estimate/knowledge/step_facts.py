@@ -27,7 +27,7 @@ from advisor.planners.step import (
     sustained_flop_per_s,
 )
 from advisor.quantities import digits, percent_text, seconds_text, size_text
-from advisor.words import price_words, sustained_words
+from advisor.words import standing_words, sustained_words
 
 
 class StepFacts:
@@ -247,12 +247,13 @@ def price_facts(configuration: Configuration, *, is_lowest: bool = False) -> Ite
 
     ``is_lowest``: no other place has it cheaper.
     """
-    for offer, _ in configuration.parts:
+    for offer, count in configuration.parts:
+        alone = Configuration(parts=((offer, count),))
         if offer.pricing == "own" or math.isnan(offer.price_usd_per_h):
             continue
         yield Fact(
             what=f"price of {offer.instance_type}", value=f"{offer.price_usd_per_h:.4g} USD/h",
             source="given" if offer.price_kind == "own" else "looked up",
             note=f"{offer.provider} {offer.region}, {'lowest ' if is_lowest else ''}"
-            f"{offer.pricing} price; {price_words([to_record(offer)])}",
+            f"{offer.pricing} price; {standing_words({'configuration': to_record(alone)})}",
         )  # fmt: skip

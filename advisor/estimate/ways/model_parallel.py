@@ -132,6 +132,20 @@ def model_parallel(case: StepCase, type_index: Integers, count: Integers) -> Tim
     return columns
 
 
+def least_split_s(case: StepCase, type_index: Integers, count: Integers) -> Floats:
+    """Return a bound from below on the step in any layout that is looked for; (n,) [s]."""
+    found = []
+    for row, nodes in zip(type_index.tolist(), count.tolist(), strict=True):
+        on, batch = on_machine(case, row), case.job.global_batch
+        spaces = stack_spaces(case.space, case.work.setup)
+        bounds = (
+            on.problem.bounds_s(nodes * on.per_node, batch, within_links(space, on.problem))
+            for space in spaces
+        )
+        found.append(min(float(one.min(initial=np.inf)) for one in bounds))
+    return np.array(found)
+
+
 def search(case: StepCase, problem: LayoutProblem, devices: int) -> Found:
     """Return the fastest layout on so many devices of a kind, or of the problem's kinds."""
     batch = case.job.global_batch
@@ -263,7 +277,7 @@ def on_machine(case: StepCase, row: int) -> OnMachine:
         machines = _machines(case, row, on)
         any_ = case.once(("layout problem",), lambda: _on_any(case, machines))
         problem = replace(
-            any_, machines=machines, block_table=on.block_table, device_factor=on.factor
+            any_, machines=machines, block_table=on.block_table, device_factor=on.factor, seen={}
         )
         return OnMachine(problem=problem, law=on, is_rdma=bool(case.fleet.is_rdma[row]))
 

@@ -23,6 +23,7 @@ from advisor.jobs import Job
 from advisor.machines import host_device, host_fits, host_room_bytes
 from advisor.planners.core import Device, Link, Node, PlanningError, UnitTimes
 from advisor.planners.layouts import PlannedLayout, SearchSpace, UnitProblem, search_units
+from advisor.planners.links import data_parallel_step
 from advisor.planners.memory import UnitTable
 from advisor.planners.step import (
     TransformerBlocks,
@@ -39,11 +40,13 @@ Integers = NDArray[np.int64]
 
 _MICRO_BATCHES: Final = np.exp2(np.arange(17))
 _DEEPEST: Final = 64
+# Rows whose cuts are bounded at once: their columns stay small.
+_AT_ONCE: Final = 256
 
 
 def least_pipelined_s(
     case: StepCase, type_index: Integers, count: Integers, degrees: tuple[int, ...],
-    output_bytes: Floats,
+    output_bytes: Floats, *, reduced: Mapping[int, float] | None = None,
 ) -> Floats:  # fmt: skip
     """Return a bound from below on the step of any cut on so many machines of each type [s].
 
@@ -52,43 +55,76 @@ def least_pipelined_s(
     samples of a data-parallel rank. Divided blocks start all their kernels on every rank.
 
     ``type_index``, ``count``: shape (n,); ``degrees``: tensor-parallel ranks that the model can be
-    divided over; ``output_bytes``: (n_units,); what each unit hands on [bytes/sample].
+    divided over; ``output_bytes``: (n_units,); what each unit hands on [bytes/sample];
+    ``reduced``: by degree, the share of the gradients that its ranks reduce each: with it also
+    what no backward pass hides of that, and the model that is not cut at all.
     """
-    fleet = case.fleet
-    device, per_node = fleet.device[type_index], fleet.per_node[type_index]
-    best = np.full(len(device), np.inf)
-    if not len(device):
-        return best
-    used, place = np.unique(device, return_inverse=True)
-    launch, busy = _times(case, used)
-    least_bytes = float(output_bytes[:-1].min(initial=np.inf))
-    for tp in degrees:
-        whole_s = (launch + busy / tp)[place]
-        for depth in range(1 if tp > 1 else 2, min(len(output_bytes), _DEEPEST) + 1):
-            rows = np.flatnonzero(per_node * count % (tp * depth) == 0)
-            if not rows.size:
-                continue
-            ranks = (per_node * count)[rows] // (tp * depth)
-            sends = _send_s(case, type_index[rows], count[rows], ranks, tp, least_bytes)
-            found = _filled_s(
-                case, whole_s[rows], -(-case.job.global_batch // ranks), depth, sends
-            )
-            best[rows] = np.minimum(best[rows], found)
+    best = np.full(len(type_index), np.inf)
+    least = float(output_bytes[:-1].min(initial=np.inf))
+    for start in range(0, len(type_index), _AT_ONCE):
+        part = slice(start, start + _AT_ONCE)
+        cuts = _cuts(case, type_index[part], count[part], degrees, len(output_bytes))
+        if reduced is None:
+            cuts = tuple(one[(cuts[1] > 1) | (cuts[2] > 1)] for one in cuts)
+        row, *ways = cuts
+        if row.size:
+            found = _cut_s(case, type_index[part][row], count[part][row], ways, least, reduced)
+            rows, first = np.unique(row, return_index=True)
+            best[start + rows] = np.minimum.reduceat(found, first)
     return best
 
 
-def _times(case: StepCase, used: Integers) -> tuple[Floats, Floats]:
-    """Return launching and computing of a whole micro-batch by device and micro-batch [s]."""
-    targets = case.fleet.devices.take(used)
-    columns = step_time(case.work, targets, _MICRO_BATCHES, case.constants.device)
-    factor, _ = case.calibrated(used)
-    scale = np.exp(factor)[:, None]
-    return columns.launch_s * scale, (columns.compute_s + columns.memory_s) * scale
+def _cuts(
+    case: StepCase, type_index: Integers, count: Integers, degrees: tuple[int, ...], units: int
+) -> tuple[Integers, ...]:
+    """Return rows, rising, with their tensor-parallel ranks, stages and data-parallel ranks."""
+    per_node = case.fleet.per_node[type_index][:, None, None].astype(np.int64)
+    tp = np.array(degrees, dtype=np.int64)[None, :, None]
+    depth = np.arange(1, min(units, _DEEPEST) + 1)[None, None, :]
+    devices = per_node * count[:, None, None]
+    ranks = devices // (tp * depth)
+    stage = np.maximum(ranks * tp, 1)
+    is_cut = (devices % (tp * depth) == 0) & (per_node % tp == 0)
+    is_cut &= (stage % per_node == 0) | (per_node % stage == 0)
+    row, t, d = np.nonzero(is_cut & (ranks <= case.job.global_batch))
+    return row, tp[0, t, 0], depth[0, 0, d], ranks[row, t, d]
+
+
+def _cut_s(
+    case: StepCase, type_index: Integers, count: Integers, ways: list[Integers], least: float,
+    reduced: Mapping[int, float] | None,
+) -> Floats:  # fmt: skip
+    """Return the least step of each cut over the micro-batches that are tried, (n,) [s]."""
+    (tp, depth, ranks), device = ways, case.fleet.device[type_index]
+    launch, busy, backward = case.once(("whole passes",), lambda: _passes(case))
+    local, fixed = -(-case.job.global_batch // ranks), case.space.micro_batch
+    halved = np.exp2(np.arange(int(local.max()).bit_length())).astype(np.int64)[:, None]
+    size = -(-local // halved) if fixed is None else np.full((1, len(local)), fixed)
+    steps = -(-local // size)
+    through = _at(launch[device] + busy[device] / tp[:, None], size)
+    latency, each = _send_s(case, type_index, count, ranks, tp, least)
+    send = np.where(depth > 1, latency + each * size if np.isfinite(least) else 0.0, 0.0)
+    found = through + (depth - 1) * send + (steps - 1) * np.maximum(through / depth, send)
+    if reduced is not None:
+        hides = _at(backward[device], size)
+        shares = np.array([reduced[int(one)] for one in tp]) / depth
+        found = _with_reductions_s(case, type_index, ways, shares, (found, steps, hides))
+    return np.asarray(found.min(axis=0))
+
+
+def _passes(case: StepCase) -> tuple[Floats, Floats, Floats]:
+    """Return launching, computing and the backward pass by device and micro-batch [s]."""
+    devices = case.fleet.devices
+    columns = step_time(case.work, devices, _MICRO_BATCHES, case.constants.device)
+    scale = np.exp(case.calibrated(np.arange(len(devices)))[0])[:, None]
+    busy = columns.compute_s + columns.memory_s
+    return columns.launch_s * scale, busy * scale, columns.backward_s * scale
 
 
 def _send_s(
-    case: StepCase, type_index: Integers, count: Integers, ranks: Integers, tp: int, least: float
-) -> tuple[Floats, Floats]:
+    case: StepCase, type_index: Integers, count: Integers, ranks: Integers, tp: Integers,
+    least: float,
+) -> tuple[Floats, Floats]:  # fmt: skip
     """Return latency, and time a sample, of handing over the smallest cut there and back [s]."""
     fleet = case.fleet
     senders = np.maximum(np.minimum(ranks * tp, fleet.per_node[type_index]) // tp, 1)
@@ -101,30 +137,46 @@ def _send_s(
     return 2 * latency, 2 * np.where(is_one, inside, across)
 
 
-def _filled_s(
-    case: StepCase, whole_s: Floats, local: Integers, depth: int, sends: tuple[Floats, Floats]
-) -> Floats:
-    """Return the least time of ``local`` samples through ``depth`` even stages [s]."""
-    best = np.full(len(local), np.inf)
-    fixed = case.space.micro_batch
-    sizes = [-(-local // 2**k) for k in range(int(local.max()).bit_length())]
-    if fixed is not None:
-        sizes = [np.full_like(local, fixed)]
-    for size in sizes:
-        steps = -(-local // size)
-        through = _at(whole_s, size)
-        send = sends[0] + sends[1] * size if depth > 1 else np.zeros(len(local))
-        slowest = np.maximum(through / depth, send)
-        best = np.minimum(best, through + (depth - 1) * send + (steps - 1) * slowest)
-    return best
+def _with_reductions_s(
+    case: StepCase, type_index: Integers, ways: list[Integers], shares: Floats,
+    passes: tuple[Floats, Integers, Floats],
+) -> Floats:  # fmt: skip
+    """Return times of cuts with what no backward pass hides of the reductions, (sizes, n) [s].
+
+    As ``UnitProblem.least_reduced_s``. ``passes``: all passes, micro-batches, and the backward
+    pass of one.
+    """
+    fleet, (tp, depth, ranks), (found, steps, hides) = case.fleet, ways, passes
+    per_node, is_whole = fleet.per_node[type_index].astype(np.int64), depth == 1
+    several, zero = np.where(is_whole, steps, 1), np.array(case.space.zero_stages)[:, None, None]
+    intra, network = (
+        np.minimum(np.nan_to_num(rate[type_index], nan=1e15), 1e15)
+        for rate in (fleet.intra_bytes_per_s, fleet.network_bytes_per_s)
+    )
+    columns = data_parallel_step(
+        micro_batch_s=found / several, backward_s=hides, optimizer_s=0.0,
+        accumulation_steps=several, gradient_bytes=case.work.gradient_bytes * shares,
+        buffer_bytes=case.work.buffer_bytes * shares,
+        nodes=np.maximum(1, ranks * tp // per_node),
+        devices_per_node=np.minimum(ranks * tp, per_node) // tp,
+        intra_bytes_per_s=intra, intra_latency_s=fleet.intra_latency_s[type_index],
+        network_bytes_per_s=network / tp, network_latency_s=fleet.network_latency_s[type_index],
+        has_rdma=fleet.rdma_share[type_index], zero_stage=zero,
+        parameters=case.constants.scaling,
+    )  # fmt: skip
+    left = columns.communication_s * np.where(zero == 3, 2 / 3, 1.0)
+    left = np.maximum(left - case.constants.scaling.overlap_fraction * hides, 0.0)
+    return np.asarray(np.where(is_whole, columns.step_s, found + left).min(axis=0))
 
 
-def _at(whole_s: Floats, micro_batch: Integers) -> Floats:
-    """Return times at micro-batches between the tabulated ones, as units are timed [s]."""
+def _at(values: Floats, micro_batch: Integers) -> Floats:
+    """Return times at micro-batches between the tabulated ones, as units are timed [s].
+
+    ``values``: (n, tabulated); ``micro_batch``: (..., n).
+    """
     below = np.clip(np.log2(micro_batch).astype(np.int64), 0, len(_MICRO_BATCHES) - 2)
-    share = micro_batch / _MICRO_BATCHES[below] - 1.0
-    rows = np.arange(len(micro_batch))
-    return np.asarray(whole_s[rows, below] * (1 - share) + whole_s[rows, below + 1] * share)
+    share, rows = micro_batch / _MICRO_BATCHES[below] - 1.0, np.arange(len(values))
+    return np.asarray(values[rows, below] * (1 - share) + values[rows, below + 1] * share)
 
 
 # Micro-batches at which units are timed: the device model is piecewise linear in between.
@@ -193,11 +245,25 @@ def could_gain(case: StepCase, columns: TimeColumns) -> NDArray[np.bool_]:
     return np.asarray(found)
 
 
-def _least_s(case: StepCase, type_index: Integers, count: Integers) -> Floats:
-    """Return a bound from below on the step of any cut of the units on these machines [s]."""
-    model = unit_model(case)
+def _least_s(
+    case: StepCase, type_index: Integers, count: Integers, *, closely: bool = False
+) -> Floats:
+    """Return a bound from below on the step of any cut of the units on these machines [s].
+
+    ``closely``: of any layout at all, with the reductions.
+    """
+    model, shares = unit_model(case), None
     outputs = np.array([part.output_bytes_per_sample for part in model.parts])
-    return least_pipelined_s(case, type_index, count, model.degrees, outputs)
+    if closely:
+        held = {tp: float(model.table.held_parameters(tp).sum()) for tp in model.degrees}
+        shares = {tp: one / max(case.work.parameters, 1) for tp, one in held.items()}
+    return least_pipelined_s(case, type_index, count, model.degrees, outputs, reduced=shares)
+
+
+def least_laid_out_s(case: StepCase, columns: TimeColumns, rows: Integers) -> Floats:
+    """Return a bound from below on some rows' step, plain data parallel or by units [s]."""
+    at, count = columns.type_index[rows], columns.count[rows]
+    return np.fmin(columns.step_s[rows], _least_s(case, at, count, closely=True))
 
 
 def _starved(case: StepCase) -> NDArray[np.bool_]:

@@ -133,7 +133,7 @@ function drawSources() {
   const { answer, words, models, asked } = report.data;
   const rejected = Object.entries(answer.rejected).sort(([, a], [, b]) => b - a);
   const error = answer.known_error;
-  const notes = [...answer.shared_reasons.map((one) => `For every candidate: ${one}`), ...(answer.job.assumptions || []), ...answer.notes];
+  const notes = [...answer.shared_reasons.map((one) => `For every candidate: ${one}`), ...(answer.job.assumptions || []), ...(answer.serving ? [answer.serving] : []), ...answer.notes];
   section("sources", "Where it is from", false,
     definitions([
       ["prices", words.prices.replace(/^prices /, "")], ["offers", answer.catalogue.offers.toLocaleString("en-US")],

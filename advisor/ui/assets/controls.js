@@ -156,17 +156,17 @@
       label, ...control.parts, help, wrong);
   }
 
-  function group(one, isOpen) {
+  function group(one) {
     const inside = element("div", { class: "controls" }, ...one.controls.map(make));
     const fold = element("details", { class: "group" }, element("summary", {}, one.title), inside);
-    fold.open = isOpen;
+    fold.open = one.is_open;
     return fold;
   }
 
   window.advisorQuestion = {
     build(form, groups, onChange) {
       changed = onChange;
-      form.append(...groups.map((one, i) => group(one, i === 0)));
+      form.append(...groups.map(group));
       form.addEventListener("submit", (event) => { event.preventDefault(); changed(); });
     },
     values() {

@@ -19,6 +19,7 @@ from ..gradient_norms import is_compiled
 from ..loaders import Loaders
 from ..optimizers import Optimizers
 from . import operators
+from .adapters import adapters_in
 from .live_memory import LookedAtMemory
 from .modules import Modules
 from .storages import key_of, tensors_in
@@ -270,6 +271,7 @@ class DeepTrace:
             "flags": flags,
             "buffer_bytes": _buffer_bytes(self._modules.roots),
             **model.facts(self._optimizers.parameters(), self._optimizers.states()),
+            **adapters_in(self._modules.roots),
             **summary,
         }
 

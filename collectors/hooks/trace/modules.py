@@ -201,6 +201,6 @@ def batched_dimensions(module: Any) -> int:
     if hasattr(module, "in_features") and hasattr(module, "out_features"):
         return 2
     sizes = getattr(module, "kernel_size", None)
-    if hasattr(module, "in_channels") and isinstance(sizes, tuple):
+    if isinstance(sizes, tuple) and hasattr(module, "in_channels"):
         return len(sizes) + 2
     return 0

@@ -1,0 +1,45 @@
+"""Low-rank adapters among the modules of a model, as their libraries name what they are made of.
+
+The matrix that narrows is ``lora_A`` (peft's, by the adapter's name; loralib's is a parameter) or
+``lora_a`` (torchtune's), and the module that has it is, or holds, the frozen one beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+_QUANTISED = {"Params4bit": 4, "Int8Params": 8}  # bitsandbytes'
+
+
+def adapters_in(roots: Iterable[Any]) -> dict[str, Any]:
+    """Return the largest rank of what learns, the modules' own names, the bits of a base weight.
+
+    Empty where there are none.
+    """
+    ranks: list[int] = []
+    names: dict[str, None] = {}
+    bits = 0
+    for root in roots:
+        for path, module in root.named_modules():
+            narrow = getattr(module, "lora_A", getattr(module, "lora_a", None))
+            own = getattr(narrow, "parameters", lambda one=narrow: [one])
+            learning = [one for one in own() if getattr(one, "requires_grad", False)]
+            if not learning:
+                continue
+            ranks += [int(one.shape[0]) for one in learning if one.dim() > 1]
+            last = path.split(".")
+            names[".".join(last[-2:] if last[-1].isdigit() else last[-1:])] = None
+            weight = getattr(getattr(module, "base_layer", module), "weight", None)
+            bits = bits or _bits_of(weight)
+    if not ranks:
+        return {}
+    return {"adapter_rank": max(ranks), "adapter_modules": list(names), "base_bits": bits}
+
+
+def _bits_of(weight: Any) -> int:
+    """Return how wide a weight is stored; 0 where there is none."""
+    for kind in type(weight).__mro__:
+        if kind.__name__ in _QUANTISED:
+            return _QUANTISED[kind.__name__]
+    return 0 if weight is None else 8 * int(weight.element_size())
