@@ -194,7 +194,7 @@ def test_a_saving_that_no_replay_could_tell_from_none_is_not_printed() -> None:
     piece = json.loads(json.dumps(found.to_record()))
     record = {
         "run": "r", "is_whole": True, "meets_constraints": True, "now": now,
-        "advice": [piece], "notes": [],
+        "advice": [piece], "notes": [], "serving": "",
     }  # fmt: skip
     (row,) = [line for line in advice_text(record) if line.startswith(" 1 ")]
     assert row.split()[-2:] == ["-", "$2.00"]

@@ -78,13 +78,14 @@ def test_nothing_is_said_without_evidence(facts: Facts) -> None:
 
 
 def test_what_cannot_be_told_is_said_with_what_was_measured(facts: Facts) -> None:
-    noisy = {
+    noisy: dict[str, dict[str, Any]] = {
         "5 readings, 20 are needed": {"readings": readings(1.0, GIB, seconds=2)[:5]},
         "a quota took 500 ms": {"throttling": (Throttling(begin_s=0, end_s=1, throttled_s=0.5),)},
         "waiting 30 % of the time, and over 10 %": {"contention": 0.3},
     }
     for said, seen in noisy.items():
         case = recorded(facts, **seen)
+        assert case.recording is not None
         assert said in machines.untold(case.recording)
         _, (note,) = cures.noted((), case)
         assert note.startswith("Limits of cores and memory cannot be told: ")

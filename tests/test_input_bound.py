@@ -45,7 +45,7 @@ def test_what_mends_the_feed_stands_first_on_a_screen_and_in_a_pipe(
     for shown in (" ".join(piped.split()), " ".join(" ".join(lines).split())):
         assert "Change" in shown
         assert "load with DataLoader(num_workers=4), on 2 RTX A4000" in shown
-        assert "times for 70 % of the time, then fresh batches, on 4 RTX A4000" in shown
+        assert "times, then fresh ones, on 4 RTX A4000" in shown
     for name in FED:
         one = changes[name]
         time, cost = (one[of]["value"] for of in ("training_time_h", "cost_usd"))

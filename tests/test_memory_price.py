@@ -8,10 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from advisor.catalogue import Catalogue, OfferFilter, resource_prices
+from advisor.catalogue import Catalogue, OfferFilter, Pricing, resource_prices
 from advisor.errors import UsageError
 from advisor.planners.core import GIB
 
+PAID: tuple[Pricing, ...] = ("on-demand",)
 ALIKE = (
     "provider", "vcpus", "cpu_model", "local_ssd_bytes", "network_bytes_per_s", "cpu_baseline",
 )  # fmt: skip
@@ -27,7 +28,7 @@ def test_it_is_the_median_slope_of_offers_that_differ_in_memory_alone(
 ) -> None:
     """A slow twin, an offer at a time."""
     types, groups = catalogue.types, defaultdict(list)
-    offers = catalogue.select(OfferFilter(pricing=("on-demand",)))
+    offers = catalogue.select(OfferFilter(pricing=PAID))
     for kind, region, usd in zip(
         offers.type_index.tolist(), offers.region_index.tolist(),
         offers.price_usd_per_h.tolist(), strict=True,
@@ -37,7 +38,7 @@ def test_it_is_the_median_slope_of_offers_that_differ_in_memory_alone(
         if types.accelerator_count[kind] == 0 and types.cpu_model[kind]:
             groups[(*alike, region)].append((types.memory_bytes[kind] / GIB, usd))
     slopes = [
-        np.polyfit(*zip(*rows, strict=True), 1)[0]
+        np.polyfit([memory for memory, _ in rows], [usd for _, usd in rows], 1)[0]
         for rows in groups.values() if len({round(memory, 6) for memory, _ in rows}) > 1
     ]  # fmt: skip
     found = resource_prices(catalogue)
@@ -49,7 +50,7 @@ def test_it_is_the_median_slope_of_offers_that_differ_in_memory_alone(
 def test_two_types_of_one_family_lie_in_its_range(catalogue: Catalogue) -> None:
     found, prices = resource_prices(catalogue), []
     for name in ("m6i.xlarge", "r6i.xlarge"):
-        wanted = OfferFilter(providers=("aws",), types=(name,), pricing=("on-demand",))
+        wanted = OfferFilter(providers=("aws",), types=(name,), pricing=PAID)
         offers = catalogue.select(wanted)
         row = catalogue.instance_type(name, provider="aws")
         prices.append(((row.memory_bytes or 0.0) / GIB, float(offers.price_usd_per_h.min())))

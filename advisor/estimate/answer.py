@@ -36,7 +36,7 @@ from advisor.estimate.ways.model_parallel import OnMachine, on_machine, outside,
 from advisor.estimate.ways.recorded_units import unit_model
 from advisor.jobs import Job, transformer_units
 from advisor.planners.core import GIB, Device, Layout
-from advisor.planners.goodput import NEGLIGIBLE_FRACTION
+from advisor.planners.goodput import LLAMA3, NEGLIGIBLE_FRACTION
 from advisor.planners.layouts import layout_columns
 from advisor.planners.memory import (
     TERMS,
@@ -401,7 +401,10 @@ def interruptions(completion: Completion, row: int, count: int) -> tuple[str, ..
         )
     if completion.is_negligible[row]:
         return (f"checkpoints and failures add less than {percent_text(NEGLIGIBLE_FRACTION)}",)
-    return (f"failures and a checkpoint every {interval} add {percent_text(overhead)}",)
+    return (
+        f"failures and a checkpoint every {interval} add {percent_text(overhead)}; a second "
+        f"network path would hide {percent_text(LLAMA3.network_fraction)} of the failures",
+    )
 
 
 def whole_run(completion: Completion, row: int) -> tuple[str, ...]:

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from advisor.advice import serving_words
 from advisor.answer import Candidate, Named, Prices, ProposedChange, Recommendation
 from advisor.ask import Constraints as Request
 from advisor.catalogue import Catalogue
@@ -24,13 +23,13 @@ from advisor.rank.changes import (
     known_error,
     mixed,
     relaxed,
+    swapped,
     unmeasured_words,
     unreleased,
 )
 from advisor.rank.front import CONFIDENCE, LEAST_SPEED_UP, keeps, picks, shared_reasons
 from advisor.rank.listed import Listed
 from advisor.rank.renting import Renting
-from advisor.rank.schedules import elastic
 from advisor.words import claims_of
 
 __all__ = ["Request", "recommend"]
@@ -85,7 +84,7 @@ def recommend(
     found = Recommendation(
         run=job.name,
         job=job.facts(),
-        serving=serving_words(job, recording, predictor.catalogue, request),
+        serving=_serving(job, recording, request, predictor),
         catalogue=Prices.of((*front, *nearest), len(ranked.offers.type_index)),
         predictor=Named(name=predictor.name, version=predictor.version),
         considered=ranked.considered,
@@ -139,6 +138,17 @@ def _unoffered(request: Request, predictor: Predictor) -> dict[str, tuple[str, .
     from advisor.rank.unoffered import unoffered  # seldom asked
 
     return unoffered(request, predictor.catalogue)
+
+
+def _serving(job: Job, recording: Recording | None, request: Request, predictor: Predictor) -> str:
+    """Say what serves a mixture of experts once it is trained; nothing of others."""
+    model = None if job.work is None else job.work.transformer
+    is_routed = recording is not None and recording.routing is not None
+    if not is_routed and (model is None or model.experts < 2):
+        return ""
+    from advisor.advice import serving_words  # of mixtures alone
+
+    return serving_words(job, recording, predictor.catalogue, request)
 
 
 def picked(
@@ -196,8 +206,11 @@ def _changes(
 
     if rented is None:  # this machine is the best value
         return changes_here(job, request, predictor, recording=recording)
+    from advisor.rank.schedules import elastic  # of rented machines alone
+
     # First while the job's search is at hand: other jobs take its place.
     several = mixed(request, rented, front, limited)
+    atom = swapped(request, predictor.catalogue, rented, front, limited)
     allowed = relaxed(request, rented, front, ranked.rejected, limited)
     cured = changes(
         job, request, predictor, rented, here, front, recording=recording, ask=best_value
@@ -205,4 +218,4 @@ def _changes(
     best, *others = by_worth((*several, *cured, *allowed)) or (None,)
     unowned = unreleased(job, request, predictor, rented, front)
     joining = elastic(job, request, predictor, rented, front)
-    return tuple(one for one in (best, *unowned, *joining, *others) if one is not None)
+    return tuple(one for one in (best, *unowned, *atom, *joining, *others) if one is not None)
