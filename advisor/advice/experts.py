@@ -154,10 +154,6 @@ def serving_words(
     job: Job, recording: Recording | None, catalogue: Catalogue, limits: Constraints
 ) -> str:
     """Say in a line what serves a mixture of experts once it is trained; nothing of others."""
-    model = None if job.work is None else job.work.transformer
-    is_routed = recording is not None and recording.routing is not None
-    if not is_routed and (model is None or model.experts < 2):
-        return ""
     try:
         one = serving_advice(job, recording, Serving(), catalogue, constraints=limits).details
     except (AdvisorError, PlanningError):

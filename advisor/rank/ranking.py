@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from advisor.advice import serving_words
 from advisor.answer import Candidate, Named, Prices, ProposedChange, Recommendation
 from advisor.ask import Constraints as Request
 from advisor.catalogue import Catalogue
@@ -30,7 +29,6 @@ from advisor.rank.changes import (
 from advisor.rank.front import CONFIDENCE, LEAST_SPEED_UP, keeps, picks, shared_reasons
 from advisor.rank.listed import Listed
 from advisor.rank.renting import Renting
-from advisor.rank.schedules import elastic
 from advisor.words import claims_of
 
 __all__ = ["Request", "recommend"]
@@ -85,7 +83,7 @@ def recommend(
     found = Recommendation(
         run=job.name,
         job=job.facts(),
-        serving=serving_words(job, recording, predictor.catalogue, request),
+        serving=_serving(job, request, predictor, recording),
         catalogue=Prices.of((*front, *nearest), len(ranked.offers.type_index)),
         predictor=Named(name=predictor.name, version=predictor.version),
         considered=ranked.considered,
@@ -107,6 +105,17 @@ def recommend(
         notes=ranked.notes(front, nearest),
     )
     return told(found, request, unmeasured=unknown, refused=ranked.refused())
+
+
+def _serving(job: Job, request: Request, predictor: Predictor, recording: Recording | None) -> str:
+    """Say what serves a mixture of experts once it is trained."""
+    model = None if job.work is None else job.work.transformer
+    is_routed = recording is not None and recording.routing is not None
+    if not is_routed and (model is None or model.experts < 2):
+        return ""
+    from advisor.advice import serving_words  # of mixtures alone
+
+    return serving_words(job, recording, predictor.catalogue, request)
 
 
 def in_whole_machines(request: Request, catalogue: Catalogue) -> Request:
@@ -203,5 +212,9 @@ def _changes(
     )
     best, *others = by_worth((*several, *cured, *allowed)) or (None,)
     unowned = unreleased(job, request, predictor, rented, front)
-    joining = elastic(job, request, predictor, rented, front)
+    joining: tuple[ProposedChange, ...] = ()
+    if job.noise is not None or (job.work is not None and job.work.transformer is not None):
+        from advisor.rank.schedules import elastic  # where gradient noise may be known
+
+        joining = elastic(job, request, predictor, rented, front)
     return tuple(one for one in (best, *unowned, *atom, *joining, *others) if one is not None)
