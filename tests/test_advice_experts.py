@@ -16,13 +16,14 @@ from advisor.advice import experts
 from advisor.advice.asking import facts_on
 from advisor.advice.experts import Serving
 from advisor.advice.facts import Facts
-from advisor.ask import Question
+from advisor.ask import Constraints, Question
 from advisor.collectors.format.facts import RoutedPass, Routing
 from advisor.errors import UsageError
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
 from advisor.planners.core.errors import GIB, PlanningError
 from advisor.planners.systems.expert_caching import lru
+from advisor.quantities import usd_text
 from advisor.words.verdicts import cache_table
 
 MakeJob = Callable[..., Job]
@@ -215,3 +216,43 @@ def test_requests_together_need_more_experts_and_share_their_loads(
     assert best == 1.0
     with pytest.raises(UsageError, match="too little"):
         served(facts, predictor, requests=100)
+
+
+def test_what_serves_a_mixture_is_said_unasked(facts: Facts, predictor: Predictor) -> None:
+    """Recorded or described, in ``advise`` and ``recommend``: the machine and price of serving."""
+    recorded_words = api.advised(
+        facts.job, Question(), facts.recording, on="aws:g5.xlarge", predictor=predictor
+    ).serving
+    served_by = experts.serving_advice(
+        facts.job, facts.recording, Serving(), predictor.catalogue
+    ).details
+    assert served_by["place"] in recorded_words
+    assert usd_text(served_by["usd_per_million_tokens"]) in recorded_words
+    small = {**MIXTRAL, "layers": 4, "batch": 8, "tokens": 1e8}
+    found = api.recommend(predictor=predictor, gpus="H100", **small)
+    advised = api.advise(serving=True, predictor=predictor, gpus="H100", **small)[0].details
+    assert advised["place"] in found.serving
+    assert usd_text(advised["usd_per_million_tokens"]) in found.serving
+    dense = api.recommend(predictor=predictor, gpus="H100", layers=4, hidden=1024, heads=8,
+                          tokens=1e8)  # fmt: skip
+    assert dense.serving == ""
+    tiny = replace(routing(), expert_bytes=1000, dense_bytes=1000)
+    assert not experts.serving_words(
+        facts.job, recorded(facts, routing=tiny).recording, predictor.catalogue, Constraints()
+    )
+
+
+def test_a_card_with_fewer_places_than_a_token_has_experts_is_answered(
+    predictor: Predictor,
+) -> None:
+    """Mixtral on 24 GB: one expert a layer fits, and a token loads at least one more in each."""
+    with pytest.raises(PlanningError, match="no cache") as none:
+        described(predictor, on="aws:g5.16xlarge")
+    assert "takes 1" in (none.value.hint or "")  # what does fit, not all of the 87 GiB
+    found = described(predictor, on="aws:g5.16xlarge", token_s=1.0)
+    assert found["cached"] == 1
+    assert found["memory_bytes"] <= 24e9
+    loads = found["token_s"] - found["resident_token_s"]
+    each = found["expert_bytes"] / found["link_bytes_per_s"]
+    assert loads >= 32 * (2 - 1) * each
+    assert loads == pytest.approx(32 * (2 - 1 / 8) * each)

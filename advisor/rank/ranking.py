@@ -206,8 +206,6 @@ def _changes(
 
     if rented is None:  # this machine is the best value
         return changes_here(job, request, predictor, recording=recording)
-    from advisor.rank.schedules import elastic  # of rented machines alone
-
     # First while the job's search is at hand: other jobs take its place.
     several = mixed(request, rented, front, limited)
     atom = swapped(request, predictor.catalogue, rented, front, limited)
@@ -217,5 +215,9 @@ def _changes(
     )
     best, *others = by_worth((*several, *cured, *allowed)) or (None,)
     unowned = unreleased(job, request, predictor, rented, front)
-    joining = elastic(job, request, predictor, rented, front)
+    joining: tuple[ProposedChange, ...] = ()
+    if job.noise is not None or (job.work is not None and job.work.transformer is not None):
+        from advisor.rank.schedules import elastic  # where gradient noise may be known
+
+        joining = elastic(job, request, predictor, rented, front)
     return tuple(one for one in (best, *unowned, *atom, *joining, *others) if one is not None)
