@@ -47,10 +47,8 @@ _OF_JOB_THERE: Final = 0.15
 _OF_ARCHITECTURE: Final = 0.7
 _OF_DEVICES: Final = 0.4
 _LOG_SD: Final = 0.3  # of the answers' errors
-_NOISE: Final = (ACTUAL_LOG_SD / _LOG_SD) ** 2
 # Of errors that grow with sizes: what all, a machine's and a job's have in common; the rest grows.
 _LINEAR: Final = (0.2, 0.2, 0.3)
-_MOST_LEFT: Final = 4.0  # of a variance, far from all runs
 _LEAST_ROWS: Final = 15  # fewer say nothing to trees
 _FOLDS: Final = 4
 _TREES: Final[dict[str, Any]] = {
@@ -187,26 +185,17 @@ class Residuals:
 
     def expected(
         self, at: Places, candidate: CandidateName = "pooled", trees: Trees | None = None
-    ) -> tuple[Floats, Floats]:
-        """Return what is expected of errors elsewhere, and the share of the variance left.
-
-        ``trees``: of ``boosted``, where the candidate is boosting.
-        """
-        if not self.residual.size:
-            return np.zeros(len(at.flop)), np.ones(len(at.flop))
-        alike_at = self._alike(candidate)
-        cross, whole = alike_at(at, self.places), self._noisy(alike_at)
-        inverse = np.linalg.inv(whole)
-        told = np.einsum("ij,jk,ik->i", cross, inverse, cross)
-        own = np.minimum(self._own(at, candidate), _MOST_LEFT)
-        left = np.minimum(np.maximum(own - told, 0.0) + _NOISE, own)
+    ) -> Floats:
+        """Return what is expected of errors elsewhere; ``trees``: of ``boosted``, for boosting."""
         if trees is not None and candidate == "boosting":
-            return trees.answer(at.columns(self.places)), left
-        return cross @ inverse @ self.residual, left
+            return trees.answer(at.columns(self.places))
+        alike_at = self._linear if candidate == "linear" else alike
+        found = alike_at(at, self.places) @ self._inverse(candidate) @ self.residual
+        return np.asarray(found)
 
     def left_out(self, groups: Strings, candidate: CandidateName) -> Floats:
         """Return what is expected of each run's error by the runs of the other groups, (n,)."""
-        inverse = np.linalg.inv(self._noisy(self._alike(candidate)))
+        inverse = self._inverse(candidate)
         weighted, found = inverse @ self.residual, self.residual.copy()
         for one in np.unique(groups):
             here = np.flatnonzero(groups == one)
@@ -222,23 +211,14 @@ class Residuals:
         columns = self.places.columns(self.places)
         return Trees.of(estimator("boosting", **_TREES).fit(columns, self.residual).state())
 
-    def _noisy(self, alike_at: Any) -> Floats:
-        whole: Floats = alike_at(self.places, self.places)
-        whole[np.diag_indices_from(whole)] += _NOISE
-        return whole
-
-    def _alike(self, candidate: CandidateName) -> Any:
-        return self._linear if candidate == "linear" else alike
-
-    def _own(self, at: Places, candidate: CandidateName) -> Floats:
-        """Return the variance of errors before anything is known, in units of ``_LOG_SD``^2."""
-        if candidate != "linear":
-            return np.ones(len(at.flop))
-        x = self._scaled(at)
-        return np.asarray(sum(_LINEAR) + (1.0 - sum(_LINEAR)) * np.square(x).sum(axis=1))
+    def _inverse(self, candidate: CandidateName) -> Floats:
+        alike_at = self._linear if candidate == "linear" else alike
+        whole = alike_at(self.places, self.places)
+        whole[np.diag_indices_from(whole)] += (ACTUAL_LOG_SD / _LOG_SD) ** 2
+        return np.asarray(np.linalg.inv(whole))
 
     def _linear(self, a: Places, b: Places) -> Floats:
-        """Return the covariance of errors that grow with sizes, in the same units."""
+        """Return the covariance of errors that grow with sizes, in units of ``_LOG_SD``^2."""
         _, jobs, same, pools = _pairs(a, b)
         of_all, of_machine, of_job = _LINEAR
         grown = (1.0 - sum(_LINEAR)) * (self._scaled(a) @ self._scaled(b).T)

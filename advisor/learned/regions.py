@@ -148,15 +148,16 @@ class Lessons:
     kept: tuple[RegionContest, ...]  # that are won
     lost: tuple[str, ...]  # regions in which jobs' own runs say less than the answers
     residuals: Residuals
-    trees: Trees | None = None  # where boosting is heard
+    trees: dict[str, Trees]  # of the pools in which boosting is heard
 
     @classmethod
     def of(cls, runs: Residuals, found: Sequence[RegionContest]) -> Lessons:
         """Return what won contests say."""
         kept = tuple(one for one in found if one.is_won)
-        is_boosted = any(one.candidate == "boosting" for one in kept)
         lost = [one.region for one in found if one.standing == KNOWN and not one.is_won]
-        trees = runs.boosted() if is_boosted else None
+        pools, boosted = runs.places.pool, [o.region for o in kept if o.candidate == "boosting"]
+        heard = np.unique(pools[np.isin(runs.places.region, boosted)]).tolist()
+        trees = {pool: runs.take(pools == pool).boosted() for pool in heard}
         return cls(kept=kept, lost=tuple(lost), residuals=runs, trees=trees)
 
     @property
@@ -169,21 +170,24 @@ class Lessons:
 
         Where nothing is known of regions, a job is answered by its own runs on the same machine.
         """
-        known = self.residuals.places
+        known, pools = self.residuals.places, self.residuals.places.pool
         error, spread = np.zeros(len(at.flop)), np.ones(len(at.flop))
         heard, is_own = np.zeros(len(at.flop), bool), np.isin(_own_key(at), _own_key(known))
         for one in self.kept:
             here = (at.region == one.region) & (is_own == (one.standing == KNOWN))
             if here.any():
-                error[here], _ = self.residuals.expected(at.take(here), one.candidate, self.trees)
+                pool = str(at.pool[here][0])
+                runs, trees = self.residuals.take(pools == pool), self.trees.get(pool)
+                error[here] = runs.expected(at.take(here), one.candidate, trees)
                 spread[here] = one.spread
                 heard |= here
         rest = np.flatnonzero(is_own & ~heard & ~np.isin(at.region, self.lost))
         if rest.size:
             runs = self.residuals.take(np.isin(known.job, at.job[rest]))
-            rest = rest[alike(at.take(rest), runs.places).max(axis=1) >= _VERY_ALIKE]
-            error[rest], left = runs.expected(at.take(rest))
-            spread[rest], heard[rest] = np.maximum(np.sqrt(left), _LEAST_SPREAD), True
+            near = alike(at.take(rest), runs.places).max(axis=1)
+            rest, near = rest[near >= _VERY_ALIKE], near[near >= _VERY_ALIKE]
+            error[rest], heard[rest] = runs.expected(at.take(rest)), True
+            spread[rest] = np.maximum(np.sqrt(1.0 - near**2), _LEAST_SPREAD)
         return error, spread, heard
 
 

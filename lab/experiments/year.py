@@ -325,8 +325,7 @@ def _alone(name: CandidateName) -> Answer:
     def answer(journal: Journal, known: NDArray[np.intp], asked: NDArray[np.intp]) -> Said:
         runs = journal.known(known)
         trees = runs.boosted() if name == "boosting" else None
-        error, left = runs.expected(journal.places.take(asked), name, trees)
-        return error, np.sqrt(left)
+        return runs.expected(journal.places.take(asked), name, trees), None
 
     return answer
 
