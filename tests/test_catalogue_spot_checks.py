@@ -175,7 +175,7 @@ def test_the_networks_of_training_machines_are_those_advertised(catalogue: Catal
     for (provider, name), (gbit_per_s, is_rdma) in expected.items():
         one = catalogue.instance_type(name, provider=provider)
         assert one.network_bytes_per_s == pytest.approx(gbit_per_s * 1e9 / 8), name
-        assert one.is_rdma == is_rdma, name
+        assert (one.rdma_share == 1.0) == is_rdma, name
 
 
 def test_vcpus_differ_threefold_in_speed_inside_one_provider(catalogue: Catalogue) -> None:

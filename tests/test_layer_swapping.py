@@ -68,21 +68,16 @@ def test_every_unit_lies_in_one_piece_and_the_peer_holds_the_whole_model() -> No
     # 64 GiB of host memory is the default of such a machine.
     parameters = 24 * 12 * 2048**2 + 50304 * 2048
     assert 14 * parameters < number(found, "host_gib") * 2**30 < 64 * 2**30
-    assert number(found, "gain_over_pipeline") == pytest.approx(
-        number(found, "pipeline_step_s") / found.step_time_s.value
-    )
 
 
 @pytest.mark.parametrize("every", [1, AVERAGE_EVERY])
 def test_a_slower_network_speaks_for_swapping(every: int) -> None:
     """A pipeline sends activations for every sample, swapping the weights every K steps."""
-    gains = [
-        number(
-            layer_swapping(case(f"8x1xRTX-3090@{rate}", batch=4096), average_every=every),
-            "gain_over_pipeline",
-        )
-        for rate in ("10Gbps", "1Gbps", "100Mbps")
-    ]
+    gains = []
+    for rate in ("10Gbps", "1Gbps", "100Mbps"):
+        on = case(f"8x1xRTX-3090@{rate}", batch=4096)
+        step_s = layer_swapping(on, average_every=every).step_time_s.value
+        gains.append(pipeline_over_groups(on).step_time_s.value / step_s)
     assert gains == sorted(gains)
 
 

@@ -96,7 +96,7 @@ def test_a_named_fabric_is_the_rate_and_is_not_one_stream(
 ) -> None:
     one = plain.instance_type(name)
     assert one.network_bytes_per_s == pytest.approx(gbit_per_s * GBIT)
-    assert one.is_rdma
+    assert one.rdma_share == 1.0
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_networks_are_those_of_the_providers_pages(
 ) -> None:
     one = plain.instance_type(name, provider=provider)
     assert one.network_bytes_per_s == pytest.approx(gbit_per_s * GBIT)
-    assert one.is_rdma == is_rdma
+    assert (one.rdma_share == 1.0) == is_rdma
     assert "2026-11-21" in one.network_source
 
 
@@ -264,7 +264,7 @@ def test_the_user_may_state_a_network(tmp_path: Path, plain: Catalogue) -> None:
     catalogue = overridden(tmp_path, "network,lambda,gpu_8x_h100*,100,IB-NDR-8x400")
     after = catalogue.instance_type("gpu_8x_h100_sxm5", provider="lambda")
     assert after.network_bytes_per_s == pytest.approx(3200 * GBIT)
-    assert after.is_rdma
+    assert after.rdma_share == 1.0
     assert after.network_source == "overrides.csv, row 2"
     machines = catalogue_fleet(catalogue)
     assert not machines.is_network_assumed[after.index]

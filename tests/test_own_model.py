@@ -7,6 +7,7 @@ moves jobs of its kind in part and no other; and the way back is the way back.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ import numpy as np
 import pytest
 from test_retraining import MACHINES, OTHER, OWN, home, runner, said
 
+from advisor.answer import from_record, to_record
 from advisor.cli.program import app
-from advisor.learned import Places, Residuals, contests, judged, kind_of
+from advisor.learned import KNOWN, Lessons, Places, Residuals, contests, judged, kind_of
 
 CARD = "g4dn.xlarge"
 assert home  # the fixture of the newcomer's home
@@ -105,10 +107,15 @@ def test_training_is_undone_and_the_drift_that_it_learned_from_is_over(home: Pat
 def places(kinds: list[str], jobs: str = "x", machine: str = "T4") -> Places:
     rows = len(kinds)
     return Places(
-        job=np.resize(list(jobs), rows), machine=np.full(rows, machine),
-        architecture=np.full(rows, "turing"), is_several=np.zeros(rows, bool), kind=np.array(kinds), flop=np.full(rows, 1e10),
-        features=np.zeros((rows, 6)), amounts=np.zeros((rows, 1)),
-    )  # fmt: skip
+        job=np.resize(list(jobs), rows),
+        machine=np.full(rows, machine),
+        architecture=np.full(rows, "turing"),
+        is_several=np.zeros(rows, bool),
+        kind=np.array(kinds),
+        flop=np.full(rows, 1e10),
+        features=np.zeros((rows, 6)),
+        amounts=np.zeros((rows, 1)),
+    )
 
 
 def residuals(at: Places, off: Any) -> Residuals:
@@ -136,6 +143,78 @@ def test_only_a_region_with_a_gain_beyond_chance_is_won() -> None:
     assert not alone.is_won  # one job cannot be left out
     slow = residuals(noise.places, 0.5 + rng.normal(0, 0.05, 12))
     assert judged(slow)[0].is_won
+
+
+def of_sizes(jobs: str, batches: list[float]) -> Places:
+    """Each job at each batch."""
+    at = places(["convolutions"] * (len(jobs) * len(batches)), jobs)
+    return replace(at, amounts=np.repeat(batches, len(jobs))[:, None])
+
+
+def test_a_job_with_runs_is_answered_by_them_and_another_by_what_all_have_in_common() -> None:
+    """Every job is off by its own factor: they say much of themselves and nothing of others."""
+    at = of_sizes("abcdef", [0.0, 0.3, 0.6])
+    own = dict(zip("abcdef", np.linspace(-0.5, 0.5, 6), strict=True))
+    off = np.array([own[job] for job in at.job])
+    found = judged(residuals(at, off))
+    assert {one.standing for one in found if one.is_won} == {KNOWN}
+    lessons = Lessons.of(residuals(at, off), found)
+    known = of_sizes("af", [0.45])
+    error, spread, heard = lessons.expected(known)
+    assert heard.all()
+    assert error == pytest.approx([-0.5, 0.5], abs=0.15)
+    assert (spread < 1.0).all()
+    assert not lessons.expected(of_sizes("z", [0.45]))[2].any()
+
+
+def test_one_noted_job_alone_moves_its_own_next_answer_and_no_other() -> None:
+    noted = residuals(of_sizes("a", [0.0]), [0.7])
+    lessons = Lessons.of(noted, judged(noted))
+    assert not lessons.kept
+    error, _, heard = lessons.expected(of_sizes("ab", [0.1]))
+    assert heard.tolist() == [True, False]
+    assert error[0] == pytest.approx(0.7, rel=0.05)
+    elsewhere = replace(of_sizes("a", [0.1]), machine=np.array(["A100"]))
+    assert not lessons.expected(elsewhere)[2].any()
+
+
+def test_where_own_runs_say_less_than_the_answers_they_are_not_heard() -> None:
+    rng = np.random.default_rng(1)
+    at = of_sizes("abcd", [0.0, 0.3, 0.6, 0.9])
+    noise = residuals(at, rng.choice([-0.3, 0.3], 16))
+    lessons = Lessons.of(noise, judged(noise))
+    assert lessons.lost
+    assert not lessons.expected(of_sizes("abcd", [0.45]))[2].any()
+
+
+def test_trees_are_kept_as_they_answered() -> None:
+    """Errors that jump at a batch are learned by trees; what is read back says the same."""
+    at = of_sizes("abcdefgh", [0.0, 0.7, 1.4, 2.1, 2.8])
+    off = np.where(at.amounts[:, 0] > 1.0, 0.5, -0.5) * np.where(at.amounts[:, 0] > 2.0, -1, 1)
+    runs = residuals(at, off)
+    names = {name: np.abs(runs.left_out(at.cell, name) - off).mean() for name in
+             ("pooled", "linear", "boosting")}  # fmt: skip
+    assert names["boosting"] < names["linear"]
+    lessons = Lessons(kept=(), lost=(), residuals=runs, trees=runs.boosted())
+    again = from_record(Lessons, to_record(lessons))
+    told, _ = again.residuals.expected(at, "boosting", again.trees)
+    assert told == pytest.approx(off, abs=0.05)
+
+
+def test_intervals_of_what_was_learned_hold_nine_runs_in_ten() -> None:
+    rng = np.random.default_rng(0)
+    jobs = "abcdefghijklmnopqrst"
+    at = of_sizes(jobs, [0.0, 1.0, 2.0])
+    off = 0.6 + rng.normal(0, 0.12, len(at.flop))
+    runs = residuals(at, off)
+    told = Lessons.of(runs, judged(runs))
+    asked = of_sizes(jobs, [0.5, 1.5, 2.5])
+    error, spread, heard = told.expected(asked)
+    truth = 0.6 + rng.normal(0, 0.12, len(error))
+    inside = np.abs(truth - error) <= 1.645 * spread * 0.2
+    assert heard.all()
+    assert 0.8 <= inside.mean() <= 1.0
+    assert (spread < 1.0).all()
 
 
 def test_kinds_are_told_by_where_the_work_is() -> None:

@@ -187,11 +187,34 @@ def test_no_layout_is_faster_than_the_bound(name: str) -> None:
     type_index, count = np.repeat(types, 2), np.tile([1, 4], len(types))
     look = first_look(case, type_index, count)
     rows = np.flatnonzero(improvable(case, look))
-    bound = least_step_s(case, look, rows)
+    bound, close = (least_step_s(case, look, rows, closely=one) for one in (False, True))
     found = best_columns(case, type_index[rows], count[rows])
     done = found.status == 0
     assert done.sum() > 10  # of both laws, on one machine and several
     assert np.all(bound[done] <= found.step_s[done])
+    assert np.all(close[done] <= found.step_s[done] * (1 + 1e-12))
+    assert np.median(close[done] / found.step_s[done]) > np.median(
+        bound[done] / found.step_s[done]
+    )
+
+
+def test_no_cut_of_a_recorded_model_is_faster_than_its_close_bound(make_job: MakeJob) -> None:
+    from recorded_models import transformer
+
+    work = transformer()
+    job = make_job(
+        work=work, global_batch=24, recorded_batch=work.micro_batch, step_s=0.5, workers=4
+    )
+    case = predictor().case(job)
+    types = np.flatnonzero(case.fleet.is_accelerated)[::37]
+    type_index, count = np.repeat(types, 3), np.tile([1, 3, 8], len(types))
+    look = first_look(case, type_index, count)
+    rows = np.flatnonzero(improvable(case, look))
+    close = least_step_s(case, look, rows, closely=True)
+    found = best_columns(case, type_index[rows], count[rows])
+    done = found.status == 0
+    assert done.sum() > 10
+    assert np.all(close[done] <= found.step_s[done] * (1 + 1e-12))
 
 
 def test_a_recorded_job_has_the_same_front_with_and_without_pruning(make_job: MakeJob) -> None:
@@ -310,7 +333,7 @@ def test_no_bound_that_a_cut_search_left_is_above_what_a_whole_one_finds(tmp_pat
     recommend(job, Constraints(gpus=parse_gpus("A100"), max_nodes=8), predictor=known)
     case = known.case(job)
     (left,) = (one for key, one in case.seen.items() if key[0] == "searched")
-    columns, is_open, bound_h = left
+    columns, is_open, bound_h, _ = left
     rows = np.flatnonzero(is_open & np.isfinite(bound_h))
     kinds, counts = columns.type_index[rows], columns.count[rows]
     found = best_columns(replace(case, seen={}), kinds, counts)

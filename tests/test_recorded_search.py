@@ -65,7 +65,7 @@ def problem_of(work: Work, name: str = "L4", count: int = 4, **changes: float) -
         scaling=case.scaling(),
         node=node,
         times={
-            tp: unit_times(work, parts, device, BATCHES, CONSTANTS, tp=tp)
+            tp: unit_times(work, parts, [device], BATCHES, CONSTANTS, tp=tp)[0]
             for tp in ([1, 2, 4] if blocks else [1])
         },
     )
@@ -106,8 +106,9 @@ def test_heads_bound_the_tensor_parallel_ranks() -> None:
 def test_units_add_up_to_the_devices_step(gain: float) -> None:
     work = transformer()
     device, host = DEVICES["A100-SXM4-40GB"], DEVICES["T4"]
-    found = unit_times(work, work_units(work), device, BATCHES, CONSTANTS, host=host, gain=gain)
-    alone = unit_times(work, work_units(replace(work, layers=())), device, BATCHES, CONSTANTS)
+    parts, bare = work_units(work), work_units(replace(work, layers=()))
+    found = unit_times(work, parts, [device], BATCHES, CONSTANTS, host=host, gain=gain)[0]
+    alone = unit_times(work, bare, [device], BATCHES, CONSTANTS)[0]
     np.testing.assert_allclose(found.forward_s.sum(axis=1), alone.forward_s[:, 0])
     np.testing.assert_allclose(found.backward_s.sum(axis=1), alone.backward_s[:, 0])
 
@@ -121,12 +122,12 @@ def test_measured_units_move_the_shares_by_the_gain() -> None:
         t = unit_times(
             slowed,
             work_units(slowed),
-            DEVICES["L4"],
+            [DEVICES["L4"]],
             [4.0],
             CONSTANTS,
             host=DEVICES["T4"],
             gain=gain,
-        )
+        )[0]
         shares.append(t.forward_s[0, 1] / t.forward_s[0].sum())
     assert shares == sorted(shares)
     assert shares[0] < shares[2]
@@ -135,7 +136,9 @@ def test_measured_units_move_the_shares_by_the_gain() -> None:
 def test_tensor_parallel_divides_products_and_leaves_norms() -> None:
     work = transformer(hidden=2048, tokens=1024)
     one, four = (
-        unit_times(work, work_units(work), DEVICES["A100-SXM4-40GB"], [32.0], CONSTANTS, tp=tp)
+        unit_times(work, work_units(work), [DEVICES["A100-SXM4-40GB"]], [32.0], CONSTANTS, tp=tp)[
+            0
+        ]
         for tp in (1, 4)
     )
     block = four.forward_s[0, 1] / one.forward_s[0, 1]

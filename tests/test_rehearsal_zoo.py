@@ -18,8 +18,10 @@ import pytest
 import torch
 
 from advisor import api
+from advisor.collectors.derive import recording_problem
 from advisor.collectors.format import Recording, rows_of
 from advisor.collectors.run import profile, rehearsed
+from advisor.errors import RunError
 from advisor.jobs.from_recording import job_from_recording
 from advisor.jobs.job import Feed
 
@@ -207,6 +209,71 @@ def test_a_rehearsal_that_was_refused_is_not_begun() -> None:
     found = seen("chooses_device.py", when="never", flop_per_s=1e6)
     assert found.rehearsal is None
     assert found.step_time is not None
+
+
+# Each stands for constructions of several public repositories: see its README.
+CONSTRUCTIONS = [
+    "acts_in_rounds", "adapts", "adversarial", "detects", "graphs", "listens", "prefetches",
+    "remembers", "teaches",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("cover", ["overlay", "redirected"])
+@pytest.mark.parametrize("name", CONSTRUCTIONS)
+def test_a_construction_reaches_a_step_that_is_right(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, cover: str
+) -> None:
+    if cover == "redirected":
+        monkeypatch.setenv("ADVISOR_REHEARSAL_NO_OVERLAY", "1")
+    check(f"{name}.py", seen(f"{name}.py"))
+    assert list(folder.iterdir()) == []
+
+
+def test_adapters_arrive_in_the_job(folder: Path) -> None:
+    """In the words of options, beside a base as wide as it was loaded."""
+    jobs = {}
+    for width in ("float", "bfloat16"):
+        text = (WRITTEN / "adapts.py").read_text()
+        script = folder / f"{width}.py"
+        script.write_text(text.replace("model = model.cuda()", f"model = model.cuda().{width}()"))
+        jobs[width] = job_from_recording(seen(str(script))).work
+    for width, work in jobs.items():
+        assert work is not None
+        setup = work.setup
+        assert (setup.adapter_rank, setup.adapter_targets) == (4, "query-value")
+        assert setup.weights == {"float": "fp32", "bfloat16": "bf16"}[width]
+        assert work.trainable_parameters == 1024
+        assert work.gradient_bytes == 1024 * setup.stored_bytes(work.precision)
+    wide, narrow = jobs["float"], jobs["bfloat16"]
+    assert wide is not None
+    assert narrow is not None
+    assert wide.parameter_bytes == 2 * narrow.parameter_bytes == 4 * wide.parameters
+
+
+@pytest.mark.parametrize("end", ["raises", "is interrupted", "lacks memory"])
+def test_a_rehearsal_that_ended_early_is_not_told_to_rehearse(folder: Path, end: str) -> None:
+    """Nor to look into any file but the script's own."""
+    ended = {
+        "raises": "torch.zeros(2).cuda() @ torch.zeros(3).cuda()",
+        "is interrupted": "os.kill(os.getppid(), signal.SIGINT); time.sleep(30)",
+        "lacks memory": "raise MemoryError",
+    }
+    script = folder / "train.py"
+    script.write_text(
+        "import os, signal, time\nimport torch\n\n\ndef train():\n"
+        f"    torch.nn.Linear(2, 2).cuda()\n    {ended[end]}\n\n\ntrain()\n"
+    )
+    found = seen(str(script))
+    assert found.rehearsal is not None
+    told = recording_problem(found)
+    with pytest.raises(RunError) as refused:
+        job_from_recording(found)
+    texts = [refused.value.hint, *(told or ())]
+    assert not any("--rehearse" in text for text in texts)
+    if end != "is interrupted":
+        assert told is not None
+        assert "(train.py:7)" in told[0]
+        assert told[1].startswith("fix train.py:7: ")
 
 
 @pytest.mark.parametrize("when", ["always", "never"])

@@ -90,6 +90,7 @@ def test_what_saves_most_stands_and_no_change_is_cut_in_a_pipe(width: int) -> No
 # A false sentence of every kind: the true one is changed as the pattern says.
 FALSE = {
     "rent": (r"Rent \d+", "Rent 7"),
+    "standing": (r"\$[\d.,]+", "$0.00123"),
     "faster": (r"twice as fast|[\d.,]+ (%|times) faster", "88 times faster"),
     "cheaper": (r"half the price|\d+ % cheaper", "98 % cheaper"),
     "here": (r"take [\d.,]+", "take 12,345"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,13 @@ import pytest
 from advisor import data, recommend
 from advisor.answer import Candidate, Recommendation
 from advisor.catalogue import Catalogue, OfferFilter
+from advisor.errors import UsageError
 from advisor.estimate.predictor import Predictor
 from advisor.export import TARGETS, export_to
 from advisor.export.target import NotExportableError
 from advisor.providers import launched_by, launcher_of, providers
 from advisor.rank.front import doubted
+from advisor.words import standing_words
 from advisor.words.recommendation import text
 
 GPT2: dict[str, Any] = {"layers": 12, "hidden": 768, "heads": 12, "tokens": "5B"}
@@ -130,3 +133,41 @@ def test_of_equal_prices_the_listed_and_newest_region_is_picked(predictor: Predi
     (pick,) = (one for one in found.front if one.rank == found.picks["best_value"])
     ((offer, _),) = pick.configuration.parts
     assert (offer.listing, bool(offer.price_as_of)) == ("offered", True)
+
+
+def test_a_commitments_price_is_used_where_it_is_asked_for_and_said(tmp_path: Path) -> None:
+    own = tmp_path / "overrides.csv"
+    own.write_text(
+        "rule,provider,instance_type,region,pricing,value\n"
+        "price,aws,p5.48xlarge,us-east-1,reserved-1y,9.5\n"
+    )
+    asked: dict[str, Any] = {**GPT2, "cloud": "aws", "max_nodes": 1, "overrides": str(own)}
+    assert all(
+        one.configuration.parts[0][0].pricing == "on-demand" for one in recommend(**asked).front
+    )
+    found = recommend(**asked, reserved="1y")
+    (pick,) = (one for one in found.front if one.rank == found.picks["best_value"])
+    ((offer, count),) = pick.configuration.parts
+    assert (offer.instance_type, offer.pricing) == ("p5.48xlarge", "reserved-1y")
+    assert offer.price_usd_per_h * count == pytest.approx(9.5)
+    assert [one.pricing for one in pick.bills] == ["reserved-1y"]
+    record = found.to_record()
+    assert "your one-year price" in record["summary"][0]
+    assert "1-year price" in "\n".join(line for line, _ in text(record))
+    made = export_to(record, "slurm", predictor=Predictor(Catalogue.load(overrides=own)))
+    assert "your one-year price" in "".join(made.files.values())
+    with pytest.raises(UsageError, match="commitment of 3y") as refused:
+        recommend(**asked, reserved="3y")
+    assert "overrides" in str(refused.value.hint) or "price" in str(refused.value.hint)
+
+
+def test_an_hour_its_day_and_who_rents_it_stand_behind_the_pick_at_80_columns(
+    answer: Recommendation,
+) -> None:
+    record = answer.to_record()
+    head = " ".join(" ".join(line for line, _ in text(record, width=80)[:6]).split())
+    (row,) = (one for one in record["front"] if one["rank"] == record["picks"]["best_value"])
+    (part,) = row["configuration"]
+    each = part["price_usd_per_h"] / part["accelerators_per_instance"]
+    assert f"${each:.3g}"[:4] in head
+    assert f"per GPU-hour, {standing_words(row)}." in head

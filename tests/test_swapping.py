@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from advisor.planners.core.errors import GIB, PlanningError, bytes_per_s
 from advisor.planners.systems.atom import (
     AVERAGE_EVERY,
+    BACKWARD,
     Peer,
     SwapModel,
     averaging_s,
-    pipeline_rival_s,
     plan_atom,
     step_parts,
 )
@@ -112,6 +112,19 @@ def gpt3(name: str, network_gbit_per_s: float) -> tuple[SwapModel, Peer]:
         network_bytes_per_s=bytes_per_s(network_gbit_per_s),
     )
     return model, peer
+
+
+def pipeline_rival_s(model: SwapModel, peer: Peer, *, peers: int, micro_batches: int) -> float:
+    """Return the step of an even pipeline over the same peers and network: the closed form [s].
+
+    (M + p - 1) times the slower of computing a stage and handing its activations and their
+    gradient over the network.
+    """
+    stage = (1 + BACKWARD) * sum(model.forward_s) / peers
+    # What the last layer makes, logits say, is handed to nobody.
+    widest = max(model.boundary_bytes[:-1], default=0.0)
+    sent = widest / peer.network_bytes_per_s + peer.network_latency_s
+    return (micro_batches + peers - 1) * max(stage, 2 * sent if peers > 1 else 0.0)
 
 
 def gain(name: str, network_gbit_per_s: float, average_every: int) -> float:

@@ -5,11 +5,17 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from advisor.catalogue import Catalogue
 from advisor.errors import UsageError
+from advisor.jobs import described_job
 from advisor.machines import Cluster, parse_cluster
+from advisor.planners.core import Transformer
 from advisor.planners.links import between_transports
+from advisor.planners.step import transformer_work
+from advisor.rank.given import PlanQuestion, plan
 
 RATES = (5.0, 9.9, 10.0, 10.1, 17.0, 25.0, 40.0, 50.0, 75.0, 94.0, 94.2, 99.0, 100.0, 101.0, 400.0)
 STREAM = 0.72e9
@@ -57,3 +63,28 @@ def test_the_word_stands_before_or_behind_the_rate(text: str) -> None:
 def test_what_is_no_transport_is_refused() -> None:
     with pytest.raises(UsageError):
         cluster("2x8xA100-80GB@25Gbps:pigeon")
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    st.floats(10, 390), st.sampled_from(["", ":tcp", ":rdma"]),
+    st.sampled_from(["2x1xA10G@{0}", "4x4xL4@{0}", "1x2xA100-40GB@{0},1x4xA10G@{0}"]),
+)  # fmt: skip
+def test_what_is_planned_has_no_cliff_and_is_never_slower_for_more(
+    rate: float, word: str, machines: str
+) -> None:
+    """A hundredth more network: no way over all machines loses, none gains more than four."""
+    model = Transformer(layers=24, hidden=2048, heads=16, sequence=512, vocabulary=50304)
+    job = described_job(transformer_work(model, micro_batch=1), name="one", global_batch=16)
+    slow, fast = (
+        {
+            choice.name: choice.step_time_s.value
+            for choice in plan(PlanQuestion(
+                job=job, cluster=cluster(machines.format(f"{each:.6f}Gbps{word}"))
+            )).plans
+        }
+        for each in (rate, 1.01 * rate)
+    )  # fmt: skip
+    assert slow.keys() == fast.keys()
+    for name, step_s in fast.items():
+        assert slow[name] / 1.04 <= step_s <= slow[name] * (1 + 1e-9), name

@@ -30,7 +30,7 @@ BATCHES = [1.0, 4.0, 32.0]
 
 
 def times(**more: object) -> UnitTimes:
-    return unit_times(WORK, PARTS, CARD, BATCHES, PARAMETERS, **more)  # type: ignore[arg-type]
+    return unit_times(WORK, PARTS, [CARD], BATCHES, PARAMETERS, **more)[0]  # type: ignore[arg-type]
 
 
 def test_units_share_a_step_out_whatever_they_are() -> None:
@@ -45,7 +45,7 @@ def test_units_share_a_step_out_whatever_they_are() -> None:
     assert slower.optimizer_s == pytest.approx(1.5 * whole.optimizer_s[0])
     assert slower.log_sd == 0.2
     assert found.log_sd == pytest.approx(whole.log_sd[0])
-    alone = unit_times(WORK, PARTS[:1], CARD, BATCHES, PARAMETERS)
+    alone = unit_times(WORK, PARTS[:1], [CARD], BATCHES, PARAMETERS)[0]
     np.testing.assert_allclose(alone.forward_s[:, 0], forward)
 
 
@@ -92,10 +92,22 @@ def test_tensor_parallel_ranks_share_blocks_and_no_normalisation_and_never_slow_
             assert ratio == pytest.approx(1.0) if not part.is_block else 0.45 < ratio < 1
 
 
+def test_devices_asked_together_are_as_asked_alone() -> None:
+    together = list(devices.accelerator_devices().values())[:12]
+    for tp in (1, 4):
+        found = unit_times(WORK, PARTS, together, BATCHES, PARAMETERS, tp=tp)
+        for device, one in zip(together, found, strict=True):
+            (alone,) = unit_times(WORK, PARTS, [device], BATCHES, PARAMETERS, tp=tp)
+            np.testing.assert_allclose(one.forward_s, alone.forward_s, rtol=1e-12)
+            np.testing.assert_allclose(one.backward_s, alone.backward_s, rtol=1e-12)
+            assert one.optimizer_s == pytest.approx(alone.optimizer_s, rel=1e-12)
+            assert one.log_sd == pytest.approx(alone.log_sd, rel=1e-12)
+
+
 def test_a_unit_measured_twice_as_slow_as_its_roofline_weighs_twice_as_much() -> None:
     """As far as the gain says; a mean factor is the whole step's."""
     host = devices.accelerator_devices()["T4"]
-    roof = unit_times(WORK, PARTS, host, [WORK.micro_batch], PARAMETERS)
+    roof = unit_times(WORK, PARTS, [host], [WORK.micro_batch], PARAMETERS)[0]
     even = times()
 
     def measured(factors: list[float]) -> UnitTimes:
@@ -110,8 +122,8 @@ def test_a_unit_measured_twice_as_slow_as_its_roofline_weighs_twice_as_much() ->
                 ))  # fmt: skip
         seen = replace(WORK, layers=tuple(layers))
         return unit_times(
-            seen, work_units(seen), CARD, BATCHES, PARAMETERS, host=host, gain=0.5
-        )  # fmt: skip
+            seen, work_units(seen), [CARD], BATCHES, PARAMETERS, host=host, gain=0.5
+        )[0]  # fmt: skip
 
     alike = measured([3.0] * len(PARTS))
     np.testing.assert_allclose(alike.forward_s, even.forward_s, rtol=1e-6)

@@ -126,7 +126,7 @@ def network_columns(
         "network_bytes_per_s": GBIT_BYTES * np.where(np.isnan(fabric), sustained, fabric),
         "network_burst_bytes_per_s": burst * GBIT_BYTES,
         "rdma": rdma,
-        "is_rdma": of_transports(rdma, bypasses_kernel, bool),
+        "rdma_share": of_transports(rdma, bypasses_kernel, float),
         "network_source": source.astype(str),
     }
 
@@ -145,7 +145,7 @@ def with_assumed_networks(
     types: TypeColumns, accelerators: Mapping[str, Accelerator]
 ) -> TypeColumns:
     """Return the types with a network each, assumed where the catalogue has none."""
-    rate, is_rdma = types.network_bytes_per_s.copy(), types.is_rdma.copy()
+    rate, rdma_share = types.network_bytes_per_s.copy(), types.rdma_share.copy()
     is_assumed, log_sd = np.isnan(rate), np.zeros(len(types))
     peers = KnownNetworks(types, accelerators)
     for row in np.flatnonzero(is_assumed).tolist():
@@ -153,10 +153,10 @@ def with_assumed_networks(
         name, count = str(types.accelerator[row]), float(types.accelerator_count[row])
         found = peers.network(name, count, vcpus)
         rate[row], log_sd[row] = found.bytes_per_s, found.log_sd
-        is_rdma[row] |= found.is_rdma
+        rdma_share[row] = max(rdma_share[row], found.is_rdma)
     return replace(
         types, network_bytes_per_s=rate, is_network_assumed=is_assumed, network_log_sd=log_sd,
-        is_rdma=is_rdma,
+        rdma_share=rdma_share,
     )  # fmt: skip
 
 

@@ -177,7 +177,8 @@ class TypeColumns(_Columns):
     # name of the transport, e.g. ``"EFA"``, ``"IB-NDR-8x400"``, ``"RoCE-1600"``; ``""`` where none
     # is known.
     rdma: Texts
-    is_rdma: Bools  # the transport bypasses the kernel (GPUDirect-TCPX does not)
+    # how surely messages between machines bypass the kernel: 0 or 1 where a transport tells
+    rdma_share: Floats
     # e.g. ``"nvswitch"``, ``"pcie-host"`` (through host memory); ``""`` unknown.
     intra_node_link: Texts
     # intra_node_bytes_per_s, host_device_bytes_per_s: one-direction copy between two accelerators,
@@ -220,8 +221,6 @@ class TypeColumns(_Columns):
     intra_bytes_per_s: Floats
     intra_latency_s: Floats
     network_latency_s: Floats
-    # how sure it is that messages between machines bypass the kernel: 0 or 1 where it is known
-    rdma_share: Floats
     # nobody states the network: ``network_bytes_per_s`` is that of machines rented with the same
     # accelerators, or of like size (``networks``)
     is_network_assumed: Bools
@@ -236,6 +235,11 @@ class TypeColumns(_Columns):
     def boot_s(self, job_boot_s: float | None) -> float:
         """Return how long machines take until a program can start on them [s]."""
         return (job_boot_s or 0.0) if self.is_rented else 0.0
+
+    @property
+    def is_rdma(self) -> Bools:
+        """Return which are sure to bypass the kernel."""
+        return np.asarray(self.rdma_share == 1.0)
 
     def stated(self) -> dict[str, NDArray[Any]]:
         """Return the columns of what is said of the types, without those of the device model."""

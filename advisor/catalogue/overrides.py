@@ -300,7 +300,7 @@ def _set_network(rule: TableRow, offers: Kind) -> Kind:
             types.network_burst_bytes_per_s, rule.network_gbps * GBIT_BYTES
         ),
         rdma=put(types.rdma, rule.rdma),
-        is_rdma=put(types.is_rdma, bypasses_kernel(rule.rdma)),
+        rdma_share=put(types.rdma_share, float(bypasses_kernel(rule.rdma))),
         network_source=put(types.network_source, rule.place),
     )
     return replace(offers, types=changed)
@@ -346,7 +346,7 @@ def _machine(rule: TableRow, accelerator: Accelerator | None) -> TypeColumns:
         network_bytes_per_s=sustained_network(rule.network_gbps, rule.rdma),
         network_burst_bytes_per_s=rule.network_gbps * GBIT_BYTES,
         rdma=rule.rdma,
-        is_rdma=bypasses_kernel(rule.rdma),
+        rdma_share=float(bypasses_kernel(rule.rdma)),
         intra_node_link=rule.intra_node_link,
         core_speed=rule.coremark_per_vcpu,
         cpu_baseline=1.0,

@@ -42,6 +42,7 @@ from advisor.machines import assumed_network_log_sd, host_needed_bytes
 from advisor.planners.core import GIB, PlanningError, put
 from advisor.planners.layouts import INDISTINGUISHABLE, POSSIBLE, SearchSpace, check, nothing_fits
 from advisor.planners.step import Devices, half_peaks, model_flop_per_token, step_time
+from advisor.reasons import OF_ESTIMATES
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -308,38 +309,6 @@ _OF_LAYOUTS: Final = (
     "does_not_fit_in_memory", "fewer_samples_than_workers", "excluded_by_layout",
     "batch_does_not_divide",
 )  # fmt: skip
-_OTHERS: Final[Mapping[str, tuple[str, str]]] = {
-    "does_not_fit_in_memory": (
-        "its processes do not fit in memory", "choose devices or machines with more memory"
-    ),
-    "fewer_samples_than_workers": (
-        "a batch has fewer samples than there are devices", "raise --batch, or use fewer devices"
-    ),
-    "network_unknown": (
-        "nobody states the network between its machines", "leave --known-network out"
-    ),
-    "no_time_model": ("no time model covers its devices", "choose another type"),
-    "accelerator_not_supported": (
-        "the script cannot use its devices unchanged", "choose a type with the devices it is for"
-    ),
-    "runs_on_one_machine": ("a program without training steps runs on one machine", "use one"),
-    "excluded_by_layout": (
-        "no layout of the requested form", "leave degrees, ZeRO stage and recomputation open"
-    ),
-    "cpu_baseline_unknown": (
-        "they burst, and no page says which share of their processor lasts (the baseline)",
-        "choose a type that does not burst, or one whose baseline is known: t3.micro",
-    ),
-    "too_few_vcpus": (
-        "it has fewer vCPUs than ranks, and every rank keeps one busy",
-        "choose a type with a vCPU for each GPU",
-    ),
-    "recorded_step_uncertain": (
-        "its recorded step is too uncertain to estimate this machine",
-        "profile it for longer (advisor profile --for 2m SCRIPT), or name another: "
-        "--gpu L4, --on c7i.4xlarge",
-    ),
-}  # fmt: skip
 
 
 def refusal(case: StepCase | None, columns: TimeColumns, row: int) -> PlanningError:
@@ -359,8 +328,11 @@ def refusal(case: StepCase | None, columns: TimeColumns, row: int) -> PlanningEr
         found = _of_shapes(case, kind, count) if is_by_shape else by_units(kind, count)
     if found is not None:
         return found
-    why, hint = _OTHERS.get(status, (status.replace("_", " "), "choose another type or count"))
-    return PlanningError(why, hint=hint, exit_code=3)
+    reason = OF_ESTIMATES.get(status, {})
+    return PlanningError(
+        reason.get("why", status.replace("_", " ")),
+        hint=reason.get("hint", "choose another type or count"), exit_code=3,
+    )  # fmt: skip
 
 
 def _of_processes(case: StepCase, kind: int) -> PlanningError | None:

@@ -14,31 +14,13 @@ from numpy.typing import NDArray
 from advisor.answer import Bottleneck
 from advisor.planners.core import OFFLOADS, Layout, Layouts
 from advisor.planners.layouts import layout_at
+from advisor.reasons import OF_ESTIMATES
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Booleans = NDArray[np.bool_]
 
-STATUSES: Final = (
-    "ok",
-    "does_not_fit_in_memory",
-    "fewer_samples_than_workers",
-    "network_unknown",
-    "no_time_model",
-    "accelerator_not_supported",
-    "runs_on_one_machine",
-    "recorded_step_uncertain",
-    "batch_does_not_divide",
-    "excluded_by_layout",
-    "cpu_baseline_unknown",
-    "too_few_vcpus",
-    # Not estimated, since a bound from below was enough (``rank.search``):
-    "dominated",
-    "over_deadline",
-    "over_budget",
-    "over_hourly",
-    "over_quota",
-)
+STATUSES: Final = ("ok", *OF_ESTIMATES)
 CODE: Final = {status: code for code, status in enumerate(STATUSES)}
 # How the ways are called in answers, in the order in which their files were imported.
 _WAYS: Final[list[str]] = []

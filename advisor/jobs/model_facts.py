@@ -20,6 +20,7 @@ from advisor.jobs.job import Job
 from advisor.planners.core import (
     DEFAULT_SETUP,
     HOUR_S,
+    OPTIMIZERS,
     STACKS,
     Device,
     Stack,
@@ -216,13 +217,6 @@ def _flag(name: str) -> str:
     return _FLAGS.get(name, f"--{name}")
 
 
-_OPTIMIZERS: Final = {
-    "adamw": "AdamW", "adamw-8bit": "8-bit AdamW", "adamw-bf16": "AdamW with bf16 moments",
-    "adamw-4bit": "4-bit AdamW", "paged-adamw": "paged AdamW",
-    "paged-adamw-8bit": "paged 8-bit AdamW", "sgd": "SGD", "sgd-momentum": "SGD with momentum",
-    "adafactor": "Adafactor", "lion": "Lion", "lion-8bit": "8-bit Lion", "muon": "Muon",
-    "galore": "GaLore",
-}  # fmt: skip
 _TARGETS: Final = {
     "all-linear": "all linear layers", "attention": "attention", "query-value": "query and value",
 }  # fmt: skip
@@ -243,7 +237,7 @@ def setup_words(work: Work) -> str:
     said = [
         f"{setup.kernels} kernels",
         f"{setup.attention} attention",
-        _OPTIMIZERS[setup.optimizer],
+        OPTIMIZERS[setup.optimizer]["name"],
         f"{setup.weights} weights",
         f"{'bf16' if setup.weights == 'bf16' else setup.gradients} gradients",
     ]

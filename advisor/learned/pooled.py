@@ -47,6 +47,7 @@ _OF_JOB_THERE: Final = 0.15
 _OF_ARCHITECTURE: Final = 0.7
 _OF_DEVICES: Final = 0.4
 _LOG_SD: Final = 0.3  # of the answers' errors
+_NOISE: Final = (ACTUAL_LOG_SD / _LOG_SD) ** 2
 # Of errors that grow with sizes: what all, a machine's and a job's have in common; the rest grows.
 _LINEAR: Final = (0.2, 0.2, 0.3)
 _MOST_LEFT: Final = 4.0  # of a variance, far from all runs
@@ -105,13 +106,13 @@ class Places:
     def sizes(self) -> Floats:
         """What is a number of a run, mostly in e-folds, shape (n, 7 + k)."""
         flop = np.where(np.isfinite(self.flop), np.log(np.maximum(self.flop, 1.0)), 0.0)
-        return np.c_[flop, self.features, self.amounts]
+        return np.hstack([flop[:, None], self.features, self.amounts])
 
     def columns(self, known: Places) -> Floats:
         """Return numbers for trees: sizes, and which of the known jobs and machines it is."""
         pairs = (("job", known.job), ("machine", known.machine), ("kind", known.kind))
         same = [getattr(self, name)[:, None] == np.unique(names) for name, names in pairs]
-        return np.hstack([self.sizes, *same]).astype(float)
+        return np.hstack([self.sizes, *same]).astype(np.float64)
 
 
 def kind_of(flop_shares: Mapping[str, float], *, is_transformer: bool = False) -> str:
@@ -197,26 +198,24 @@ class Residuals:
         cross, whole = alike_at(at, self.places), self._noisy(alike_at)
         inverse = np.linalg.inv(whole)
         told = np.einsum("ij,jk,ik->i", cross, inverse, cross)
-        left = np.clip(self._own(at, candidate) - told, 0.0, _MOST_LEFT)
+        own = np.minimum(self._own(at, candidate), _MOST_LEFT)
+        left = np.minimum(np.maximum(own - told, 0.0) + _NOISE, own)
         if trees is not None and candidate == "boosting":
             return trees.answer(at.columns(self.places)), left
         return cross @ inverse @ self.residual, left
 
-    def left_out(self, groups: Strings, candidate: CandidateName) -> tuple[Floats, Floats]:
-        """Return the same of each run by the runs of the other groups, shapes (n,)."""
+    def left_out(self, groups: Strings, candidate: CandidateName) -> Floats:
+        """Return what is expected of each run's error by the runs of the other groups, (n,)."""
         inverse = np.linalg.inv(self._noisy(self._alike(candidate)))
         weighted, found = inverse @ self.residual, self.residual.copy()
-        left = np.zeros(len(found))
         for one in np.unique(groups):
             here = np.flatnonzero(groups == one)
-            block = np.linalg.inv(inverse[np.ix_(here, here)])
-            found[here] -= block @ weighted[here]
-            left[here] = np.clip(np.diag(block), 0.0, _MOST_LEFT)
+            found[here] -= np.linalg.solve(inverse[np.ix_(here, here)], weighted[here])
         if candidate == "boosting":
             for train, test in group_folds(groups, _FOLDS, 0):
                 some = self.take(train)
                 found[test] = some.boosted().answer(self.places.take(test).columns(some.places))
-        return found, left
+        return found
 
     def boosted(self) -> Trees:
         """Return boosted trees fitted to all runs."""
@@ -225,7 +224,7 @@ class Residuals:
 
     def _noisy(self, alike_at: Any) -> Floats:
         whole: Floats = alike_at(self.places, self.places)
-        whole[np.diag_indices_from(whole)] += (ACTUAL_LOG_SD / _LOG_SD) ** 2
+        whole[np.diag_indices_from(whole)] += _NOISE
         return whole
 
     def _alike(self, candidate: CandidateName) -> Any:

@@ -1,7 +1,8 @@
 """Where what was learned from own runs is heard: contests with the answers, region by region.
 
 Two questions are put to own runs, each judged by leaving out what it does not know: a job that
-has none (whole jobs are left out), and a job that has some (a run is left out with its repeats).
+has none (whole jobs are left out), and a job that has some (of jobs with several runs, one is left
+out with its repeats).
 Within a pool (``Places.pool``) the candidate is heard that errs least; the candidate that judges
 a group was chosen on the others.
 
@@ -38,6 +39,7 @@ KNOWN: Final[Standing] = "jobs with runs"
 LEAST_GAIN: Final = 0.001  # of an error; errors are shown in tenths of a per cent
 # Runs that say as much of the width of intervals as the answers' own intervals do.
 _PRIOR_RUNS: Final = 5.0
+_LEAST_SPREAD: Final = 0.5  # where no contest said how far such answers are off
 _VERY_ALIKE: Final = 0.8  # a run of the same job on the same machine, at about the same size
 
 
@@ -55,7 +57,7 @@ class RegionContest:
     standing: Standing = NEW
     candidate: CandidateName = "pooled"  # which errs least
     is_pool_won: bool = False  # whether the pool of the region is
-    spread: float = 1.0  # by which what is left of an interval is multiplied, so that 90 % hold
+    spread: float = 1.0  # by which intervals are multiplied, so that nine in ten hold
 
     @property
     def is_won(self) -> bool:
@@ -102,27 +104,33 @@ def judged(runs: Residuals) -> tuple[RegionContest, ...]:
 
 
 def _of_pool(runs: Residuals, standing: Standing) -> list[RegionContest]:
-    """Return the contests of the regions of one pool."""
-    group = runs.places.job if standing == NEW else runs.places.cell
+    """Return the contests of the regions of one pool; none where nothing can be left out."""
+    group, is_judged = runs.places.job, np.ones(len(runs.residual), bool)
+    if standing == KNOWN:
+        group = runs.places.cell
+        cells = {job: len(set(group[runs.places.job == job])) for job in set(runs.places.job)}
+        is_judged = np.array([cells[job] > 1 for job in runs.places.job])
+    if not is_judged.any():
+        return []
     names = candidates(runs)
-    answers = {name: runs.left_out(group, name) for name in names}
-    errors = np.abs(runs.residual - np.array([answers[name][0] for name in names]))
+    found = np.array([runs.left_out(group, name) for name in names])[:, is_judged]
+    runs, group = runs.take(is_judged), group[is_judged]
+    errors = np.abs(runs.residual - found)
     one_each = np.array([errors[:, group == one].mean(axis=1) for one in np.unique(group)])
     # of every group, the best of the others
     best = np.argmin(one_each.sum(axis=0) - one_each, axis=1)
     of_run = best[np.searchsorted(np.unique(group), group)]
     nested = errors[of_run, np.arange(len(of_run))]
-    before, chosen = np.abs(runs.residual), names[int(np.argmin(one_each.sum(axis=0)))]
+    before, chosen = np.abs(runs.residual), int(np.argmin(one_each.sum(axis=0)))
     (whole,) = contests(runs.places.pool, group, before, nested)
-    z = nested / (runs.log_sd * np.sqrt(np.maximum(answers[chosen][1], 1e-6)))
     told = {
-        "standing": standing, "candidate": chosen, "is_pool_won": whole.is_won,
-        "spread": _spread(z),
+        "standing": standing, "candidate": names[chosen], "is_pool_won": whole.is_won,
+        "spread": _spread(nested / runs.log_sd),
     }  # fmt: skip
-    jobs = runs.places.job
+    regions = runs.places.region
     return [
-        replace(one, jobs=len(set(jobs[runs.places.region == one.region].tolist())), **told)  # type: ignore[arg-type]
-        for one in contests(runs.places.region, group, before, nested)
+        replace(one, jobs=len(set(runs.places.job[regions == one.region])), **told)  # type: ignore[arg-type]
+        for one in contests(regions, group, before, nested)
     ]
 
 
@@ -138,6 +146,7 @@ class Lessons:
     """Own runs, and where they are heard."""
 
     kept: tuple[RegionContest, ...]  # that are won
+    lost: tuple[str, ...]  # regions in which jobs' own runs say less than the answers
     residuals: Residuals
     trees: Trees | None = None  # where boosting is heard
 
@@ -146,7 +155,9 @@ class Lessons:
         """Return what won contests say."""
         kept = tuple(one for one in found if one.is_won)
         is_boosted = any(one.candidate == "boosting" for one in kept)
-        return cls(kept=kept, residuals=runs, trees=runs.boosted() if is_boosted else None)
+        lost = [one.region for one in found if one.standing == KNOWN and not one.is_won]
+        trees = runs.boosted() if is_boosted else None
+        return cls(kept=kept, lost=tuple(lost), residuals=runs, trees=trees)
 
     @property
     def is_any(self) -> bool:
@@ -156,7 +167,7 @@ class Lessons:
     def expected(self, at: Places) -> tuple[Floats, Floats, Flags]:
         """Return expected errors, what their deviation is multiplied by, and where any is known.
 
-        Beyond the regions that are kept, a job is answered by its own runs on the same machine.
+        Where nothing is known of regions, a job is answered by its own runs on the same machine.
         """
         known = self.residuals.places
         error, spread = np.zeros(len(at.flop)), np.ones(len(at.flop))
@@ -164,15 +175,15 @@ class Lessons:
         for one in self.kept:
             here = (at.region == one.region) & (is_own == (one.standing == KNOWN))
             if here.any():
-                told, left = self.residuals.expected(at.take(here), one.candidate, self.trees)
-                error[here], spread[here] = told, one.spread * np.sqrt(left)
+                error[here], _ = self.residuals.expected(at.take(here), one.candidate, self.trees)
+                spread[here] = one.spread
                 heard |= here
-        rest = np.flatnonzero(is_own & ~heard)
+        rest = np.flatnonzero(is_own & ~heard & ~np.isin(at.region, self.lost))
         if rest.size:
             runs = self.residuals.take(np.isin(known.job, at.job[rest]))
             rest = rest[alike(at.take(rest), runs.places).max(axis=1) >= _VERY_ALIKE]
             error[rest], left = runs.expected(at.take(rest))
-            spread[rest], heard[rest] = np.sqrt(left), True
+            spread[rest], heard[rest] = np.maximum(np.sqrt(left), _LEAST_SPREAD), True
         return error, spread, heard
 
 

@@ -267,7 +267,7 @@ def group_of_type(found: TableRow, count: int, catalogue: Catalogue) -> ClusterG
     link, host, rate = (
         found.intra_node_link, found.host_device_bytes_per_s, found.network_bytes_per_s,
     )  # fmt: skip
-    is_rdma, card = found.is_rdma, row.laid_out()
+    is_rdma, card = found.rdma_share == 1.0, row.laid_out()
     if rate is None:
         peers = KnownNetworks(catalogue.types, catalogue.accelerators)
         assumed = peers.network(card.name, found.accelerator_count, found.vcpus or -1.0)

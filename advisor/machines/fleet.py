@@ -112,8 +112,7 @@ def catalogue_fleet(catalogue: Catalogue) -> TypeColumns:
         is_supported=supported,
         intra_bytes_per_s=_intra_bytes_per_s(catalogue),
         intra_latency_s=np.where(is_host, LATENCY_S["host"], LATENCY_S["nvlink"]),
-        network_latency_s=network_latency_s(types.is_rdma),
-        rdma_share=types.is_rdma.astype(float),
+        network_latency_s=network_latency_s(types.rdma_share),
         is_rented=True,
     )
 
@@ -183,7 +182,6 @@ def over_assumed_network(machines: TypeColumns, network: AssumedNetwork) -> Type
         machines,
         network_bytes_per_s=np.array([network.bytes_per_s]),
         network_latency_s=network_latency_s([network.is_rdma]),
-        is_rdma=np.array([network.is_rdma]),
         rdma_share=np.array([float(network.is_rdma)]),
         is_network_assumed=np.array([True]),
         network_log_sd=np.array([network.log_sd]),
@@ -210,7 +208,6 @@ def one_type(
         intra_bytes_per_s=intra_bytes_per_s if per_node > 1 else np.inf,
         intra_latency_s=LATENCY_S["nvlink" if has_own_links else "host"],
         network_latency_s=network_latency_s(rdma_share),
-        is_rdma=rdma_share == 1.0,
         rdma_share=rdma_share,
         core_speed=np.nan if core_speed is None else core_speed,
         **usual | known,

@@ -21,7 +21,7 @@ from advisor.ask import Constraints
 from advisor.catalogue import Catalogue
 from advisor.collectors import bounded
 from advisor.collectors.format import Recording
-from advisor.estimate import Predictor
+from advisor.estimate import BESIDE_WAYS, SPACE, Predictor
 from advisor.jobs import NO_LENGTH, Job
 from advisor.machines import suite_device
 from advisor.words import card_name
@@ -137,6 +137,30 @@ def mixed(
         if best is None or not _gains(best.cost_usd, front[-1].cost_usd):
             return ()
     return (_change("mixed", "unlike machines together (without --no-mixed)", best, chosen),)
+
+
+def swapped(
+    request: Constraints, catalogue: Catalogue, chosen: Candidate, front: Sequence[Candidate],
+    ask: Limited,
+) -> tuple[ProposedChange, ...]:  # fmt: skip
+    """Return what own consumer cards that swap layers would reach (ATOM), if that is faster."""
+    offers = [offer for one in front for offer, _ in one.configuration.parts]
+    names = {one.accelerator for one in offers if one.accelerator and one.price_kind == "own"}
+    space = request.space or SPACE
+    if space.swaps or not any(catalogue.accelerators[name].is_consumer for name in names):
+        return ()
+    best = ask(0, space=replace(space, swaps=True))
+    if best is None or best.way not in {way.name for way in BESIDE_WAYS}:
+        return ()
+    if not _gains(best.training_time_h, front[0].training_time_h):
+        return ()
+    (offer, count), *_ = best.configuration.parts
+    do = (
+        f"{best.way} (ATOM) on {count} x {offer.instance_type}, weights averaged every "
+        f"{best.layout.average_every} steps; no released framework does it, and advisor plan "
+        f"--cluster '{count}x {offer.instance_type}' has the pipelines beside it"
+    )
+    return (_change("unreleased", do, best, chosen),)
 
 
 def unreleased(

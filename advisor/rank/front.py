@@ -130,6 +130,28 @@ class Front:
         self.time_h, self.cost_usd = time_h[best], cost_usd[best]
 
 
+class FrontByMachines:
+    """What is known to be possible on no more machines: what only more beat may be less work."""
+
+    def __init__(self, time_h: Floats, cost_usd: Floats, machines: Integers) -> None:
+        self.fronts: dict[int, Front] = {}
+        self.add(time_h, cost_usd, machines)
+
+    def beats(self, time_h: Floats, cost_usd: Floats, machines: ArrayLike) -> Booleans:
+        """Say which rows something known is as fast as and no dearer than, by their bounds."""
+        is_beaten, count = np.zeros(time_h.shape, dtype=bool), np.asarray(machines)
+        for least, front in self.fronts.items():
+            is_beaten |= (count >= least) & front.beats(time_h, cost_usd)
+        return is_beaten
+
+    def add(self, time_h: Floats, cost_usd: Floats, machines: ArrayLike) -> None:
+        """Raise the bars."""
+        count = np.asarray(machines)
+        for one in np.unique(count).tolist():
+            same = count == one
+            self.fronts.setdefault(one, Front()).add(time_h[same], cost_usd[same])
+
+
 def spread_out(
     time: ArrayLike, cost: ArrayLike, size: int, *, first: Sequence[int] = ()
 ) -> NDArray[np.int64]:
@@ -289,7 +311,7 @@ def _judged(one: Candidate) -> tuple[float, float]:
 
 
 def _beats(renting: Renting, one: Candidate, here: Candidate) -> bool:
-    """Whether a rented row is sooner and cheaper than this machine, the work of renting included."""
+    """Whether a row is sooner and cheaper than this machine, the work of renting included."""
     time_h, cost = _judged(one)
     machines = sum(count for _, count in one.configuration.parts)
     waited_h = renting.judged_h("best_value", time_h, machines, one.request_h)

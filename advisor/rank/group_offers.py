@@ -188,7 +188,7 @@ def _beats(case: StepCase, rows: Integers, hourly: Floats, offers: Offers) -> Bo
         -hourly[rows],
         fleet.network_bytes_per_s[t],
         -fleet.network_latency_s[t],
-        fleet.is_rdma[t].astype(float),
+        fleet.rdma_share[t],
         fleet.intra_bytes_per_s[t],
         -fleet.intra_latency_s[t],
         offers.max_instances[rows],

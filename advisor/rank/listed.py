@@ -190,7 +190,9 @@ class Listed:
         rows = self.rows
         sd, kind = rows.log_sd[front], rows.kind[front]
         least = apart(sd[:, None], sd[None, :], kind[:, None] == kind[None, :], self.gain)
-        return front[distinct(rows.time_h[front], rows.cost_usd[front], least, rows.worst(front))]
+        return front[
+            distinct(rows.time_h[front], rows.cost_usd[front], least, rows.worst(front)[0])
+        ]
 
     def _within_deadline(self, front: Integers, late: NDArray[np.bool_]) -> Integers:
         """Return the cheapest row that keeps the deadline with the confidence.
@@ -243,12 +245,12 @@ class Listed:
 
         ``pick``: by which costs are doubted (``DOUBTING``).
         """
-        rows, worst = self.rows, self.rows.worst(places)
-        cost = rows.cost_usd[places] * worst
+        rows, (later, dearer) = self.rows, self.rows.worst(places)
+        cost = rows.cost_usd[places] * dearer
         cost = cost * self.doubt[places] if pick in DOUBTING else cost
         # What a price of a known day would be is asked whether or not an account may rent there.
         request_h = self.request_h[places] * (pick != DATED)
-        return rows.time_h[places] * worst, cost, rows.machines[places], request_h
+        return rows.time_h[places] * later, cost, rows.machines[places], request_h
 
     def _shown(self, first: Integers) -> Integers:
         """Return as many rows as asked for: those that picks name, then the others."""

@@ -23,6 +23,7 @@ from advisor.rank.changes import (
     known_error,
     mixed,
     relaxed,
+    swapped,
     unmeasured_words,
     unreleased,
 )
@@ -209,6 +210,7 @@ def _changes(
 
     # First while the job's search is at hand: other jobs take its place.
     several = mixed(request, rented, front, limited)
+    atom = swapped(request, predictor.catalogue, rented, front, limited)
     allowed = relaxed(request, rented, front, ranked.rejected, limited)
     cured = changes(
         job, request, predictor, rented, here, front, recording=recording, ask=best_value
@@ -216,4 +218,4 @@ def _changes(
     best, *others = by_worth((*several, *cured, *allowed)) or (None,)
     unowned = unreleased(job, request, predictor, rented, front)
     joining = elastic(job, request, predictor, rented, front)
-    return tuple(one for one in (best, *unowned, *joining, *others) if one is not None)
+    return tuple(one for one in (best, *unowned, *atom, *joining, *others) if one is not None)

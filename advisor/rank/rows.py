@@ -21,8 +21,7 @@ from advisor.catalogue import Offers
 from advisor.estimate import Completion, SideCosts, TimeColumns, on_demand, on_spot
 from advisor.jobs import Job
 from advisor.planners.core import concatenate
-from advisor.quantities import REACH_90
-from advisor.rank.front import Front, doubted, pareto_front
+from advisor.rank.front import FrontByMachines, doubted
 from advisor.rank.renting import Booleans, Floats, Integers
 
 # A group of several types is no row of the offers or of the columns.
@@ -82,9 +81,19 @@ class Rows:
         """Return the price of all machines of every row of equal ones [USD/h]."""
         return np.asarray(offers.price_usd_per_h[self.offer] * self.machines)
 
-    def worst(self, rows: Integers) -> Floats:
-        """Return the factor by which rows are judged worse than expected, as picks judge them."""
-        return np.where(self.is_extrapolating[rows], np.exp(REACH_90 * self.log_sd[rows]), 1.0)
+    def worst(self, rows: Integers) -> tuple[Floats, Floats]:
+        """Return by which factors time and cost are judged worse than expected, as by picks.
+
+        They differ of spot machines, whose replacements may be dearer.
+        """
+        done, is_judged = self.done[rows], self.is_extrapolating[rows]
+        bounds = self.completions.finish_h, self.completions.billed_h
+        with np.errstate(invalid="ignore", divide="ignore"):
+            time, cost = (
+                np.where(is_judged, np.nan_to_num(one[done, 2] / one[done, 1], nan=1.0), 1.0)
+                for one in bounds
+            )
+        return time, cost
 
     def doubted(self, lacks: Integers, gain: float, coverage: float) -> Floats:
         """Return ``front.doubted`` of the rows of equal machines."""
@@ -190,7 +199,9 @@ def price_rows(
     if is_spot.any() and request.saves_checkpoints:
         bands = np.nan_to_num(offers.spot_interruption_band, nan=-1.0)[offer]
         usable_h = np.where(is_in_quota, time_h, np.nan)
-        replayed = _worth_replaying(usable_h, cost, is_spot, column, bands)
+        replayed = _worth_replaying(
+            usable_h, cost, is_spot, column, bands, columns.count[column]
+        )  # fmt: skip
         hopeless[is_spot] = True
         hopeless[replayed] = False
         band = offers.spot_interruption_band[offer[replayed]]
@@ -211,19 +222,19 @@ def price_rows(
 
 
 def _worth_replaying(
-    time_h: Floats, cost: Floats, is_spot: Booleans, column: Integers, bands: Floats
-) -> Integers:
+    time_h: Floats, cost: Floats, is_spot: Booleans, column: Integers, bands: Floats,
+    machines: Integers,
+) -> Integers:  # fmt: skip
     """Return the spot rows that could be on the front if nothing were ever taken away.
 
     ``time_h`` and ``cost`` are bounds from below for them. Of the same machines with the same
-    hazard only the cheapest can.
+    hazard only the cheapest can. What only more machines beat may still be picked: it is less
+    work for a person.
     """
     rows = np.flatnonzero(is_spot & np.isfinite(time_h))
     rows = rows[np.argsort(cost[rows], kind="stable")]
     kinds = column[rows] * 8 + bands[rows].astype(np.int64)
     rows = rows[np.sort(np.unique(kinds, return_index=True)[1])]
-    steady = np.flatnonzero(~is_spot)
-    front = steady[pareto_front(time_h[steady], cost[steady])]
-    if front.size == 0:
-        return rows
-    return rows[~Front(time_h[front], cost[front]).beats(time_h[rows], cost[rows])]
+    steady = ~is_spot
+    known = FrontByMachines(time_h[steady], cost[steady], machines[steady])
+    return rows[~known.beats(time_h[rows], cost[rows], machines[rows])]

@@ -42,7 +42,8 @@ def elastic(
     """Return the cheapest schedule on a type of the front, where it saves enough."""
     rented = [one for one in (chosen, *front) if _is_plain(one)]
     is_known = job.noise is not None or assumed_noise(job)
-    if not is_known or job.total_source == NO_LENGTH or chosen not in rented:
+    usd_per_h = chosen.configuration.parts[0][0].price_usd_per_h
+    if not (is_known and usd_per_h) or job.total_source == NO_LENGTH or chosen not in rented:
         return ()
     limit_h = request.deadline_h or chosen.training_time_h.value
     names = [*dict.fromkeys(_type(one) for one in rented)][:_TYPES]
@@ -52,9 +53,9 @@ def elastic(
         return ()
     known, phases, plan = min(plans, key=lambda one: one[2].elastic.cost_usd)
     fixed_usd = min((one.fixed.cost_usd for *_, one in plans if one.fixed), default=math.inf)
-    offer, count = chosen.configuration.parts[0]
+    _, count = chosen.configuration.parts[0]
     now_h, usd = chosen.training_time_h.value, plan.elastic.cost_usd
-    factor = usd / (offer.price_usd_per_h * count * now_h)
+    factor = usd / (usd_per_h * count * now_h)
     runs = phase_runs(predictor, job, known, phases, plan.elastic)
     is_worth = max(factor, usd / fixed_usd) <= 1.0 - _LEAST_SAVING
     if not (runs and is_worth and plan.elastic.resizes):

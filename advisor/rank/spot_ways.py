@@ -21,7 +21,7 @@ from advisor.jobs import Job
 from advisor.planners import spot as planner_spot
 from advisor.planners.core import HOUR_S, select
 from advisor.planners.goodput import NEGLIGIBLE_FRACTION
-from advisor.rank.front import CONFIDENCE, Front
+from advisor.rank.front import CONFIDENCE, FrontByMachines
 from advisor.rank.renting import Floats, Integers
 from advisor.rank.rows import Rows
 from advisor.records import packaged_spot_history
@@ -47,13 +47,15 @@ def with_spot_ways(
     if not spot.size or not request.saves_checkpoints:
         return rows
     usable = np.flatnonzero(rows.is_in_quota & ~rows.is_hopeless)
-    front = Front(rows.time_h[usable], rows.cost_usd[usable])
+    front = FrontByMachines(
+        rows.time_h[usable], rows.cost_usd[usable], rows.machines[usable]
+    )  # fmt: skip
     known = job, request, predictor, offers, side, columns, rows.offer, rows.column
     case = _Case(*known, spot)
     planned = _by_deadline(case, rows)
     # No way takes less time than the work, or less money than that on the type's best count.
     least_usd = case.least_machine_h() * case.price + case.once
-    is_open = ~front.beats(case.least_h, least_usd)
+    is_open = ~front.beats(case.least_h, least_usd, case.count)
     found = planned
     if is_open.any():
         case = _Case(*known, spot[is_open])
@@ -127,7 +129,7 @@ class _Case:
         return np.asarray((time_h < least * plain_h) | (cost_usd < least * plain_usd))
 
 
-def _with_fallback(case: _Case, front: Front) -> list[_Way]:
+def _with_fallback(case: _Case, front: FrontByMachines) -> list[_Way]:
     """Return rows on spot machines with on-demand ones in their place while there are none.
 
     Such a job is always rented, and on spot no more often than spot machines are there.
@@ -211,11 +213,11 @@ def _availability(case: _Case) -> Floats:
     ]
 
 
-def _elastic(case: _Case, front: Front) -> list[_Way]:
+def _elastic(case: _Case, front: FrontByMachines) -> list[_Way]:
     """Return rows on as many spot machines as there are."""
     least_usd = case.least_machine_h() * case.price + case.once
     places = case.cheapest(np.flatnonzero(case.count > 1), least_usd)
-    places = places[~front.beats(case.least_h[places], least_usd[places])]
+    places = places[~front.beats(case.least_h[places], least_usd[places], case.count[places])]
     step_columns = partial(
         case.predictor.step_columns, space=case.request.space,
         known_network=case.request.known_network,
@@ -234,7 +236,7 @@ def _elastic(case: _Case, front: Front) -> list[_Way]:
 
 
 def _replayed(
-    case: _Case, front: Front, places: Integers, least_usd: Floats, price: Floats,
+    case: _Case, front: FrontByMachines, places: Integers, least_usd: Floats, price: Floats,
     complete: Callable[[Integers], Completion],
 ) -> list[_Way]:  # fmt: skip
     """Replay the places that may be on the front, the most promising first.
@@ -243,7 +245,11 @@ def _replayed(
     """
     found = []
     left = places[np.argsort(case.least_h[places] * least_usd[places], kind="stable")]
-    while (left := left[~front.beats(case.least_h[left], least_usd[left])]).size:
+
+    def is_open(at: Integers) -> NDArray[np.bool_]:
+        return ~front.beats(case.least_h[at], least_usd[at], case.count[at])
+
+    while (left := left[is_open(left)]).size:
         at, left = left[:_CHUNK], left[_CHUNK:]
         completion = complete(at)
         billed_h = case.side.charged_h(case.offer[at], completion.billed_h[:, 1])
@@ -252,5 +258,5 @@ def _replayed(
         if kept.size:
             done = select(completion, kept)
             found.append((done, case.row[at[kept]], cost[kept]))
-            front.add(done.finish_h[:, 1], cost[kept])
+            front.add(done.finish_h[:, 1], cost[kept], case.count[at[kept]])
     return found

@@ -1,8 +1,9 @@
 """What was asked for that no offer has, and the nearest that one has.
 
 An accelerator that no provider rents has others near it: those of its maker, by rate, memory and
-bandwidth, where they differ by less than twice. A limit that leaves no offer (a region, a price, a provider, a number of
-accelerators) has the nearest value with which there are some, all other limits kept.
+bandwidth, where they differ by less than twice. A limit that leaves no offer (a region, a price, a
+provider, a number of accelerators) has the nearest value with which there are some, all other
+limits kept.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from advisor.catalogue import Accelerator, Catalogue, GpuFilter, OfferFilter, Of
 from advisor.estimate import offer_of
 
 _NEAREST: Final = 3
-# Of a card's figures the mean distance from which another is no stand-in: a factor of two, squared.
+# Mean squared distance of its figures from which a card is no stand-in: a factor of two.
 _FAR: Final = math.log(2.0) ** 2
 # How alike two names are spelt that may have been mistaken, from 0 to 1 (``difflib``).
 _SPELT_ALIKE: Final = 0.7

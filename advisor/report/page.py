@@ -62,7 +62,6 @@ from advisor.report.simulation import own_words
 from advisor.show import steps, stylesheet, thinned_readings
 from advisor.words import (
     PICKS,
-    REJECTED,
     answer_line,
     contents_words,
     degrees,
@@ -75,6 +74,7 @@ from advisor.words import (
     place_words,
     price_words,
     prices_words,
+    rejected_words,
     saving_words,
     standing_words,
     target_of,
@@ -351,7 +351,7 @@ def page_data(
             "job": job_line(record, with_source=True),
             "prices": prices_words(record["front"] or record["nearest"]),
             "picks": dict(PICKS),
-            "rejected": {name: REJECTED.get(name, name) for name in record["rejected"]},
+            "rejected": {name: rejected_words(name) for name in record["rejected"]},
             "changes": [_change_words(one) for one in record["changes"]],
             "advice": [_advice_words(one) for one in advised["advice"]] if advised else [],
             "own_cluster": None if own_cluster is None else own_words(own_cluster),

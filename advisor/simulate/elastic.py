@@ -17,6 +17,7 @@ from advisor.collectors.format import on_accelerators
 from advisor.errors import UsageError
 from advisor.estimate import (
     JobFigures,
+    PhaseRun,
     Predictor,
     constants,
     figures_of,
@@ -38,6 +39,9 @@ from advisor.planners.systems import (
 from advisor.quantities import parse_cores_and_memory
 from advisor.show import Chart, Series
 from advisor.simulate.questions import Simulated, SimulateElastic
+
+# How the phases of a schedule are started.
+Runs = Callable[[Sequence[Phase], Schedule], Sequence[PhaseRun]]
 
 
 def answer(asked: SimulateElastic) -> Simulated:
@@ -63,7 +67,7 @@ def answer(asked: SimulateElastic) -> Simulated:
     ))  # fmt: skip
 
 
-def _known(asked: SimulateElastic) -> tuple[JobFigures, RunsOf]:
+def _known(asked: SimulateElastic) -> tuple[JobFigures, Runs | None]:
     """Return what the one estimate says of the job on these machines, and how it is started."""
     counts = _counts(asked)
     if asked.on is None:
@@ -77,23 +81,11 @@ def _known(asked: SimulateElastic) -> tuple[JobFigures, RunsOf]:
     recording = recording_of(question.job)
     script = () if recording is None else recording.command
 
-    def runs(phases: Sequence[Phase], schedule: Schedule) -> list[dict[str, Any]]:
-        found = phase_runs(
-            predictor, job, known, phases, schedule, script=on_accelerators(script, job.told)
-        )
-        return [asdict(one) for one in found]
-
+    script = on_accelerators(script, job.told)
+    runs = partial(phase_runs, predictor, job, known, script=script)
     if asked.sample_time is not None:
-        return replace(known, scaling=_scaling(asked, counts)), _no_runs
+        return replace(known, scaling=_scaling(asked, counts)), None
     return known, runs
-
-
-# How the phases of a schedule are started.
-RunsOf = Callable[[Sequence[Phase], Schedule], list[dict[str, Any]]]
-
-
-def _no_runs(phases: Sequence[Phase], schedule: Schedule) -> list[dict[str, Any]]:
-    return []
 
 
 def _scaling(asked: SimulateElastic, counts: Sequence[int]) -> WorkerScaling:
@@ -107,7 +99,7 @@ def _scaling(asked: SimulateElastic, counts: Sequence[int]) -> WorkerScaling:
     )  # fmt: skip
 
 
-def planned(asked: SimulateElastic, known: JobFigures, runs: RunsOf = _no_runs) -> Simulated:
+def planned(asked: SimulateElastic, known: JobFigures, runs: Runs | None = None) -> Simulated:
     """Plan a schedule of a job with these figures, and draw it; options replace single figures.
 
     Raises PlanningError if nothing meets the limit.
@@ -150,7 +142,7 @@ def planned(asked: SimulateElastic, known: JobFigures, runs: RunsOf = _no_runs) 
             "fixed": _schedule(on_machines.fixed),
             "elastic": _schedule(on_machines.elastic),
         },
-        "runs": runs(phases, plan.elastic),
+        "runs": [asdict(one) for one in (runs(phases, plan.elastic) if runs else ())],
         "front": [{"time_h": s.time_s / HOUR_S, "cost_usd": s.cost_usd} for s in plan.front],
     }  # fmt: skip
     return Simulated(record=record, charts=_charts(plan, deadline_s))

@@ -16,7 +16,7 @@ from advisor.catalogue import Catalogue
 from advisor.errors import AdvisorError, UsageError
 from advisor.estimate import COST, OWN_RUNS, OwnModel, Predictor
 from advisor.jobs import Job
-from advisor.learned import RegionContest, contest_table
+from advisor.learned import LEAST_ROWS, RegionContest, contest_table
 from advisor.planners.core import PlanningError
 from advisor.quantities import percent_text, seconds_text
 from advisor.records import RunRecord
@@ -36,7 +36,7 @@ class Learning:
     jobs: Sequence[Job]  # as recorded, with their noted runs
     model: OwnModel | None
     contests: Sequence[RegionContest]
-    has_nothing_for_trees: bool  # none of the user's runs is a record that they are fitted on
+    has_nothing_for_trees: bool  # too few of the user's runs are records for a model to cover
     before: list[Step] = field(default_factory=list)
     after: list[Step] = field(default_factory=list)
 
@@ -51,7 +51,7 @@ class Learning:
             return None
         model, contests = learned_from(found)
         return cls(
-            jobs=jobs, model=model, contests=contests, has_nothing_for_trees=not own,
+            jobs=jobs, model=model, contests=contests, has_nothing_for_trees=len(own) < LEAST_ROWS,
             before=_steps(jobs),
         )  # fmt: skip
 

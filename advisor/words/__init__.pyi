@@ -29,10 +29,10 @@ from .pieces import target_of as target_of
 from .pieces import time_text as time_text
 from .pieces import units_words as units_words
 from .pieces import wrapped as wrapped
-from .recommendation import REJECTED as REJECTED
 from .recommendation import SCREEN_LINES as SCREEN_LINES
 from .recommendation import explained_text as explained_text
 from .recommendation import job_line as job_line
+from .recommendation import rejected_words as rejected_words
 from .recommendation import show_probes as show_probes
 from .recommendation import show_recommendation as show_recommendation
 from .recommendation import waits_words as waits_words

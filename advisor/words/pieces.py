@@ -6,8 +6,10 @@ import re
 import shlex
 import textwrap
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
+from advisor.planners.core import read_table
 from advisor.providers import provider_of
 from advisor.quantities import (
     count_text,
@@ -23,36 +25,19 @@ Record = Mapping[str, Any]
 
 _WITH_UNIT: Final = re.compile(r"(\d) (%|(?:us|ms|s|min|h|d|GiB|GB|MB|x)(?!\w))")
 
+# What names in records are called, by kind.
+PHRASES: Final[Mapping[str, Mapping[str, str]]] = read_table(
+    Path(__file__).with_name("phrases.toml")
+)
 # What is picked, by its name in ``Recommendation.picks``.
-PICKS: Final[Mapping[str, str]] = {
-    "best_value": "best value",
-    "cheapest": "cheapest",
-    "fastest": "fastest worth its money",
-    "within_deadline": "cheapest within the deadline",
-    "dated": "best value at a price with a day",
-}
-
-
-_PARTS: Final = {
-    "start_up": "booting and starting",
-    "data_in": "downloading data and weights",
-    "steps": "training steps",
-    "epoch_ends": "validation at the end of epochs",
-    "whole_run": "evaluation, stalls and manual stops",
-    "checkpoints": "writing checkpoints",
-    "interruptions": "failures and interruptions",
-    "shortest_bill": "minimum billing",
-    "cpu_surplus": "processor time beyond the baseline",
-    "storage": "storage",
-    "results_out": "downloading the results",
-}
+PICKS: Final[Mapping[str, str]] = PHRASES["picks"]
 # Where less than this of a job's time is no steps, nothing is said of its parts.
 _WORTH_SAYING: Final = 0.05
 
 
 def part_words(name: str) -> str:
     """Return what a part of the job's time and cost is."""
-    return _PARTS.get(name, name)
+    return PHRASES["parts"].get(name, name)
 
 
 def ledger_words(answer: Record) -> str:
@@ -103,11 +88,6 @@ def price_words(parts: Sequence[Record]) -> str:
     return f"{said} {_day(min(str(part.get('price_as_of') or '') for part in parts))}"
 
 
-# What people call the tools that rent machines.
-_LAUNCHERS: Final = {
-    "skypilot": "SkyPilot", "dstack": "dstack", "sagemaker": "SageMaker", "vertex": "Vertex AI",
-    "azureml": "Azure ML",
-}  # fmt: skip
 # Takes machines that somebody rented by hand.
 BY_HAND: Final = "kubernetes"
 
@@ -140,7 +120,7 @@ def standing_words(one: Record) -> str:
     said = price_words(one["configuration"])
     if not said:
         return ""
-    names = [_LAUNCHERS.get(name, name) for name in launchers(one)]
+    names = [PHRASES["launchers"].get(name, name) for name in launchers(one)]
     several = " or ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
     rented = f"{several} rents it" if names else "rented by hand: no launcher rents it"
     return f"{said}, stock unknown; {rented}"
@@ -242,15 +222,6 @@ def memory_words(answer: Record) -> str:
     return said if is_rented else f"{said}; fits with {percent_text(held['fits_probability'])}"
 
 
-# Who reads a device's memory so (``planners.memory.UNSEEN``).
-_READ_BY: Final = {
-    "allocated": "torch.cuda.max_memory_allocated, peak active",
-    "reserved": "torch.cuda.max_memory_reserved",
-    "monitor": "nvidia-smi, where nothing asks for more",
-    "needed": "must have room, and may be the most",
-}
-
-
 def memory_table(answer: Record, width: int) -> list[str]:
     """Return what the fullest device holds, term by term, and how likely it fits."""
     held = answer["memory"]
@@ -264,7 +235,8 @@ def memory_table(answer: Record, width: int) -> list[str]:
         lines += wrapped(line, width, indent=" " * 28)
     for name, read in held["read_gib"].items():
         bounds = f"{digits(read['low'])}-{digits(read['high'])}"
-        line = f"  {f'= {name}':<17}{digits(read['value']):>7}  {bounds}: {_READ_BY[name]}"
+        by = PHRASES["read_by"][name]
+        line = f"  {f'= {name}':<17}{digits(read['value']):>7}  {bounds}: {by}"
         lines += wrapped(line, width, indent=" " * 28)
     if "fits_probability" in held:
         asked = f"; had to with {percent_text(held['decided_at'])}" if "decided_at" in held else ""

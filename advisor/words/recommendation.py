@@ -23,48 +23,14 @@ from advisor.quantities import (
     usd_interval,
     usd_text,
 )
+from advisor.reasons import REASONS
 from advisor.words import pieces
-from advisor.words.pieces import wrapped
+from advisor.words.pieces import PHRASES, wrapped
 
 Record = Mapping[str, Any]
 
-REJECTED: Final = {
-    "does_not_fit_in_memory": "do not fit in memory",
-    "fewer_samples_than_workers": "have more workers than samples in a batch",
-    "network_unknown": "have an unknown network (--known-network leaves them out)",
-    "no_time_model": "have no time model",
-    "cpu_baseline_unknown": "burst, and no page says which share of their processor lasts",
-    "too_few_vcpus": "have fewer vCPUs than GPUs, and every rank keeps one busy",
-    "accelerator_not_supported": "have accelerators this script cannot use unchanged",
-    "runs_on_one_machine": "are several machines for a program that runs on one",
-    "recorded_step_uncertain": (
-        "are the machine of the recording, where the step is too uncertain (profile longer)"
-    ),
-    "over_quota": "are over your quota",
-    "over_hourly": "cost more per hour than you allow (--max-hourly)",
-    "no_checkpoints": "are spot machines for a job without checkpoints",
-    "over_deadline": "are over the deadline",
-    "over_budget": "are over the budget",
-    "no_price": "have no price",
-    "not_offered": "have none in the region, at the price or of the day that you ask for",
-    "batch_does_not_divide": "have a device count that does not divide the batch",
-    "excluded_by_layout": "have no layout of the requested form",
-    "dominated": "are beaten in both time and cost",
-    "not_asked": "mix types of machines and were not estimated (--mixed estimates all)",
-    "too_little_gain": "are too close to a listed row to tell apart (--gain)",
-}
 # Reasons that only stand where something runs.
 _OF_RUNNING: Final = frozenset({"dominated", "not_asked", "too_little_gain"})
-_WAITS: Final[dict[str, str]] = {
-    "compute": "arithmetic (compute)",
-    "memory": "reading and writing device memory (memory bandwidth)",
-    "network": "exchanging gradients and activations (network)",
-    "input": "waiting for data (input pipeline)",
-    "copy": "copying batches to the GPU (copy)",
-    "launch": "kernel launches (the GPU waits for Python)",
-    "pipeline": "waiting for other pipeline stages (bubble)",
-    "offload": "moving state to host memory and back (offload)",
-}
 _WORTH_SAYING: Final = 0.001
 _NAME: Final = 36
 # Times and costs that differ by less are the same. [share]
@@ -76,9 +42,14 @@ _TOLD_BY_DEGREES: Final = frozenset(
 )
 
 
+def rejected_words(reason: str) -> str:
+    """Return why machines are not listed, behind their number."""
+    return REASONS[reason]["many"] if reason in REASONS else reason
+
+
 def waits_words(bottleneck: str) -> str:
     """Return what a step waits for in lay words, the term of the trade in brackets."""
-    return _WAITS[bottleneck]
+    return PHRASES["waits"][bottleneck]
 
 
 def alternatives_words(one: Record, most: int = 2) -> str:
@@ -191,7 +162,7 @@ def _looked_at(record: Record, one: Record, width: int) -> Iterator[str]:
     said = f"Compared {_compared(record)}." + (f" Shown are {prices}." if prices else "")
     yield from ("", *wrapped(said, width))
     for reason, number in sorted(record["rejected"].items(), key=lambda item: -item[1]):
-        yield f"  {number:>10,} {REJECTED.get(reason, reason)}"
+        yield f"  {number:>10,} {rejected_words(reason)}"
     yield from ("", "notes") if record["notes"] else ()
     for note in record["notes"]:
         yield from wrapped(f"  - {note}", width, indent="    ")
@@ -203,23 +174,11 @@ def _pair(name: str, value: str) -> str:
 
 # Lines of the smallest terminal in use.
 SCREEN_LINES: Final = 24
-# How machines are paid where that is neither on demand nor spot: in a few letters, and in words.
-_COMPLETIONS: Final = {
-    "spot-with-fallback": ("spot or not", "spot, else on demand"),
-    "elastic-spot": ("elastic spot", "spot, elastic"),
-    "spot-by-deadline": ("spot plan", "spot, on demand or waiting"),
-}
-# The same of machines under a commitment, by their way to pay.
+# How machines under a commitment are paid, in a few letters.
 _COMMITTED: Final = {"reserved-1y": "1-year price", "reserved-3y": "3-year price"}
 _CHANGES: Final = 3
 # Rows of a screen.
 _ROWS: Final = 5
-# What rows are picked as, where a line has no room for more; of two names the first is shorter.
-_SHORT: Final = {
-    "best_value": ("best value", "best"), "fastest": ("in a hurry", "hurry"),
-    "cheapest": ("cheapest", "cheapest"), "within_deadline": ("in time", "in time"),
-    "dated": ("dated", "dated"),
-}  # fmt: skip
 _STAR: Final = "*"  # behind machines that are like nothing that was measured
 _LABEL: Final = 9
 _BELOW: Final = " " * 5
@@ -389,7 +348,8 @@ def _pick_names(record: Record) -> dict[int | str, str]:
         names = [name for name, label in pieces.PICKS.items() if label in said]
         if names[0] == "best_value" and "fastest" in names and len(names) > 1:
             names.remove("fastest")
-        found[place] = ", ".join(_SHORT[name][len(names) > 1] for name in names[:2])
+        called = PHRASES["shortest_picks" if len(names) > 1 else "short_picks"]
+        found[place] = ", ".join(called[name] for name in names[:2])
     front = record["front"]
     if front:
         first = min(front, key=lambda one: float(one["training_time_h"]["value"]))["rank"]
@@ -411,7 +371,7 @@ def _cells(
     machines = "this machine" if own else _computing(parts)
     where = list(dict.fromkeys(pieces.provider_name(part["provider"]) for part in parts))
     regions = dict.fromkeys(part["region"] for part in parts if part["region"] != "all-regions")
-    paid, _ = _COMPLETIONS.get(one["completion"], (str(one["completion"] or ""), ""))
+    paid = PHRASES["short_completions"].get(one["completion"], str(one["completion"] or ""))
     where += [] if paid in ("on-demand", "") or own else [paid]
     paid_so = {part["pricing"] for part in parts}
     where += [said for pricing, said in _COMMITTED.items() if pricing in paid_so]
@@ -501,7 +461,7 @@ def _particular(one: Record, *, names_wait: bool) -> str:
         shared = f"{shared}, {one['way']}"
     said = [
         " + ".join(map(pieces.machine, parts)),
-        _COMPLETIONS.get(one["completion"], ("", ""))[1],
+        PHRASES["completions"].get(one["completion"], ""),
         *(part["terms"] for part in parts if part["terms"]),
         shared if shared != "one device" else "",
         f"limited by {one['bottleneck']}" if names_wait else "",
@@ -655,7 +615,7 @@ def _rejections(record: Record, width: int) -> list[str]:
     if not record["nearest"]:  # what no machine runs is beaten by nothing
         against = {name: n for name, n in against.items() if name not in _OF_RUNNING}
     counts = sorted(against.items(), key=lambda item: -item[1])[:3]
-    reasons = ", ".join(f"{n:,} {REJECTED.get(reason, reason)}" for reason, n in counts)
+    reasons = ", ".join(f"{n:,} {rejected_words(reason)}" for reason, n in counts)
     return wrapped(f"Candidates: {reasons}.", width) if reasons else []
 
 

@@ -21,18 +21,11 @@ from advisor.quantities import (
     usd_text,
 )
 from advisor.words import pieces
-from advisor.words.pieces import cost_text, indented, time_text, wrapped
+from advisor.words.pieces import PHRASES, cost_text, indented, time_text, wrapped
 from advisor.words.recommendation import SCREEN_LINES
 from advisor.words.summary import faster_words
 
 __all__ = ["SCREEN_LINES", "advice_text", "explained_advice"]
-
-
-_KINDS = {
-    "same_machines": "would pass on the same machines",
-    "recommended": "would pass, and is recommended",
-    "nearest": "nothing keeps the limits; the nearest",
-}
 
 
 def text(record: Mapping[str, Any], *, width: int | None = None) -> str:
@@ -51,7 +44,7 @@ def text(record: Mapping[str, Any], *, width: int | None = None) -> str:
         lines.append(f"note: {record['note']}")
     for one in record["remedies"]:
         if one["label"]:
-            lines.append(f"{_KINDS[one['kind']]}: {one['label']}{_numbers(one)}")
+            lines.append(f"{PHRASES['verdicts'][one['kind']]}: {one['label']}{_numbers(one)}")
     return "\n".join(part for line in lines for part in indented(line, columns))
 
 
@@ -76,11 +69,6 @@ _SAVED: Final = 12
 _NAME: Final = 16
 # A change of time or cost below this is rounding or the draw of a replay: "1.00 times as fast".
 _NOTHING: Final = 0.005
-_EVIDENCE: Final = {
-    "measured": "measured",
-    "table": "from a published table",
-    "formula": "computed",
-}
 
 
 def advice_text(
@@ -132,7 +120,7 @@ def explained_advice(record: Record, number: int, *, width: int = 80) -> list[st
     for name, said in (
         ("change", one["change"]), ("time saved", saving_words(one["time_saved_h"], is_time=True)),
         ("cost saved", saving_words(one["cost_saved_usd"], is_time=False)),
-        ("evidence", f"{_EVIDENCE[one['evidence']]}: {one['rests_on']}"),
+        ("evidence", f"{PHRASES['evidence'][one['evidence']]}: {one['rests_on']}"),
         ("holds when", one["condition"]), ("the model", kept),
     ):  # fmt: skip
         lines += wrapped(f"{name:{_NAME}}{said}", max(width, 40), indent=" " * _NAME)
@@ -182,7 +170,7 @@ def _item(place: int, one: Record, width: int) -> list[str]:
 
 
 def _about(one: Record) -> Iterator[str]:
-    yield _EVIDENCE[one["evidence"]]
+    yield PHRASES["evidence"][one["evidence"]]
     if one["time_saved_h"] is not None and one["time_factor"] <= 1.0 - _NOTHING:
         yield faster_words(1.0 / max(one["time_factor"], 1e-3))
     if not one["model_kept"]:

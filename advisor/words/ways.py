@@ -58,7 +58,7 @@ def show(record: Record, *, width: int | None = None, has_memory: bool = False) 
             machines = ", ".join(map(pieces.machine, one["configuration"]))
             lines.append(f"  {one['name']} on {machines}{runs}: {_speed(one)}")
             lines += [f"    {one['details']['split']}"] if "split" in one["details"] else []
-            if "gain_over_pipeline" in one["details"]:  # nobody can run it: it speaks for itself
+            if "average_every" in one["details"]:  # nobody can run it: it speaks for itself
                 lines += [f"    {note}" for note in one["notes"]]
     lines += [f"  {name}: not possible: {why}" for name, why in record["left_out"].items()]
     lines = [part for line in lines for part in indented(line, columns)]

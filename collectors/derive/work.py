@@ -440,9 +440,10 @@ def total_work(
     if not found or ("fit" in events.facts and has_rounds(events)):  # the loops around one fit
         return None
     for candidate in found[-1].get("candidates", []):
-        if 0 < (candidate.get("steps") or 0) < MOST_TURNS:
-            epochs, sure = candidate.get("epochs"), candidate["confidence"]
-            return TotalWork.of(candidate["steps"], epochs, candidate["source"], sure)
+        epochs, sure = candidate.get("epochs"), candidate.get("confidence")
+        steps = candidate.get("steps") or (epochs or 0) * (steps_per_epoch(events) or 0)
+        if 0 < steps < MOST_TURNS:
+            return TotalWork.of(steps, epochs, candidate["source"], sure)
         if "loops" in candidate:
             rounds = _of_rounds(candidate["loops"], found, events, samples_per_step)
             if rounds:

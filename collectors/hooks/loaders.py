@@ -8,13 +8,14 @@ import re
 import sys
 import time
 import weakref
+from itertools import islice
 
 from . import format as fmt
 from .run_delay import RunDelay, of_process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from .writer import Writer
@@ -34,7 +35,7 @@ class Loader:
         self.is_quick = False  # after a batch that took little time, made in this process
         self.workers_cpu_ns = self.workers_delay_ns = self.helpers_delay_ns = 0
         self.is_described = False
-        self.axis = 0  # along which samples lie
+        self.samples_in: Any = samples_in  # counts those of a batch
         self.is_recorded = False
         # pid -> CPU time, waiting of the main thread and of the others, as counted so far
         self._alive: dict[int, tuple[int, int, int]] = {}
@@ -139,12 +140,17 @@ class Loaders:
         now_ns = time.monotonic_ns()
         known = getattr(iterator, "_advisor_loader", None)
         if known is None:
-            return
+            loader = getattr(iterator, "_advisor_of", lambda: None)()
+            if loader is None:
+                return
+            self.begun(loader, iterator)
+            known = iterator._advisor_loader
         if not known.is_described:
             known.is_described = True
-            known.axis = _sample_axis(batch, known.reference())
-            self._writer.fact("batch", loader=known.number, **_batch_facts(batch, known.axis))
-        samples = samples_in(batch, known.axis)
+            known.samples_in = _counting(batch, known.reference())
+            facts = _batch_facts(batch, known.samples_in(batch))
+            self._writer.fact("batch", loader=known.number, **facts)
+        samples = known.samples_in(batch)
         known.is_recorded = False
         known.batches += 1
         known.samples += samples
@@ -180,7 +186,7 @@ class Loaders:
             now_ns = time.monotonic_ns()
             if now_ns - begin_ns > self._QUICK_NS:
                 return False
-            self.noted.append((now_ns, now_ns - begin_ns, samples_in(batch, known.axis), known))
+            self.noted.append((now_ns, now_ns - begin_ns, known.samples_in(batch), known))
         except Exception:  # not begun under our eyes, or a batch of the script's own making
             return False
         return True
@@ -253,11 +259,8 @@ def _imports_at_start(iterator: Any) -> bool:
 
 
 def _facts(loader: Any) -> dict[str, Any]:
-    batch = getattr(loader, "batch_size", None)
-    if batch is None:
-        batch = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
     return {
-        "batch": batch if isinstance(batch, int) else None,
+        "batch": _batch_size(loader),
         "dataset_samples": length_of(getattr(loader, "dataset", None)),
         "batches_per_epoch": length_of(loader),
         "workers": getattr(loader, "num_workers", 0),
@@ -311,12 +314,31 @@ def _tensors(value: Any) -> Iterator[Any]:
             yield from _tensors(item)
 
 
-def _sample_axis(batch: Any, loader: Any) -> int:
-    """Return the axis along which samples lie: 1 where time comes first, [time, batch, ...]."""
+def _batch_size(loader: Any) -> int | None:
     size = getattr(loader, "batch_size", None)
-    shapes = [tensor.shape for tensor in _tensors(batch)]
-    comes_second = all(len(shape) > 1 and shape[0] != size == shape[1] for shape in shapes)
-    return 1 if shapes and comes_second else 0
+    if size is None:
+        size = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
+    return size if isinstance(size, int) else None
+
+
+def _counting(batch: Any, loader: Any) -> Callable[[Any], int]:
+    """Return what counts the samples of a loader's batches, by a whole one.
+
+    Usually it is the first dimension of the first tensor. Where the loader's batch is another, it
+    is the second one (time comes first, [time, batch, ...]), or another tensor's, or a list's.
+    """
+    size, shapes = _batch_size(loader), [tensor.shape for tensor in _tensors(batch)]
+    if size is None or not shapes or samples_in(batch) == size:
+        return samples_in
+    if all(len(shape) > 1 and shape[1] == size for shape in shapes):
+        return lambda batch: samples_in(batch, 1)
+    for at, shape in enumerate(shapes):
+        if len(shape) and shape[0] == size:
+            return lambda batch, at=at: next(islice(_tensors(batch), at, None)).shape[0]  # type: ignore[misc]
+    for at, one in enumerate(batch) if isinstance(batch, (list, tuple)) else ():
+        if isinstance(one, (list, tuple)) and len(one) == size:
+            return lambda batch, at=at: len(batch[at])  # type: ignore[misc]
+    return len if isinstance(batch, (list, tuple)) and len(batch) == size else samples_in
 
 
 def samples_in(batch: Any, axis: int = 0) -> int:
@@ -340,9 +362,8 @@ def _leading_size(batch: Any, axis: int = 0) -> int:
     return 0
 
 
-def _batch_facts(batch: Any, axis: int = 0) -> dict[str, Any]:
+def _batch_facts(batch: Any, samples: int) -> dict[str, Any]:
     tensors = list(_tensors(batch))
-    samples = _leading_size(batch, axis)
     total = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     return {
         "sample_bytes": total / samples if samples else None,

@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 
 from . import communication, ending, environments
 from . import format as fmt
@@ -129,6 +130,8 @@ def _loader(session: Session, module: Any) -> None:
     replace(session, iterator, "__next__", next_batch)
     then(session, module.DataLoader, "__iter__",
          lambda result, own: session.loader_begun(own, result))  # fmt: skip
+    then(session, module.DataLoader, "_get_iterator",  # whose owner may keep it for all epochs
+         lambda result, own: setattr(result, "_advisor_of", weakref.ref(own)))  # fmt: skip
 
 
 def _process_group(session: Session, module: Any) -> None:

@@ -1,6 +1,6 @@
 """The laws of the pick and of its rows, over random questions.
 
-    python -m advisor.lab.experiments.monotone [--questions N] [--seed S] [--offers N] [--append FILE]
+    python -m advisor.lab.experiments.monotone [--questions N] [--offers N] [--append FILE]
 
 Every question (those of ``sentences``) is answered by ``recommend``, then asked again with what
 follows from the answer:
@@ -17,7 +17,8 @@ exported   every row of the list goes to the target that it names; what mixes ty
 
 Left out: ``--cloud``, which also says where somebody has accounts and therefore waits for none;
 ``--deadline`` beside ``--spot``, which offers plans by the deadline that are there by no other
-way; unlike machines, which take ten times as long to search. ``--append FILE`` keeps every answer, a JSON line each: a run that was ended goes on there.
+way; unlike machines, which take ten times as long to search. ``--append FILE`` keeps every answer,
+a JSON line each: a run that was ended goes on there.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
-
 
 from advisor.answer import Recommendation
 from advisor.api import job_of, ranked
@@ -115,8 +115,10 @@ def kept(one: Record, asked: Asked) -> Iterator[Asked]:
         yield {"gpus": f"{part['accelerator']}:{part['accelerators_per_instance']:g}"}
     if "region" not in asked:
         yield {"region": part["region"]}
-    yield {"max_price": 1.0001 * part["price_usd_per_h"]}
-    yield {"max_hourly": 1.0001 * part["price_usd_per_h"] * machines}
+    # Spot machines that on-demand ones stand in for keep no limit that those break.
+    if one["completion"] in ("on-demand", "spot", "elastic-spot"):
+        yield {"max_price": 1.0001 * part["price_usd_per_h"]}
+        yield {"max_hourly": 1.0001 * part["price_usd_per_h"] * machines}
     if part["price_as_of"]:
         yield {"dated": True}
     if asked.get("spot") and part["pricing"] == "on-demand" and "deadline" not in asked:

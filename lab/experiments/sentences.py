@@ -247,7 +247,9 @@ def _stay(reader: Reader, found: re.Match[str]) -> Problems:
     for one in reader.record["front"]:
         if one["extrapolating"] or _machines(one) > 1 or one["request_h"]:
             continue
-        if one["doubt"] * _cost(one) < _cost(here) and max(PATIENCE_H, _time(one) + work_h) < _time(here):
+        if one["doubt"] * _cost(one) < _cost(here) and max(
+            PATIENCE_H, _time(one) + work_h
+        ) < _time(here):
             yield f"#{one['rank']} is sooner and cheaper"
 
 

@@ -395,7 +395,7 @@ class Point:
 
     job: list[str]
     errors: dict[str, list[Floats]]  # abs(ln)
-    inside: dict[str, list[Floats]]  # of 90 % intervals
+    inside: dict[str, list[NDArray[np.bool_]]]  # of 90 % intervals
     widths: dict[str, list[Floats]]  # half of them, ln
 
 

@@ -366,7 +366,6 @@ def answer(question: CampaignQuestion, predictor: Predictor) -> CampaignAnswer:
     fleet, row = own_fleet(group, predictor.fleet, per_node=group.node.devices)
     fleet = replace(
         fleet,
-        is_rdma=np.full_like(fleet.is_rdma, True),
         rdma_share=np.ones_like(fleet.rdma_share),
         network_latency_s=np.full_like(fleet.network_latency_s, LATENCY_S["rdma"]),
     )

@@ -70,6 +70,7 @@ from .nouns import Recompute as Recompute
 from .nouns import Work as Work
 from .setup import DEFAULT_SETUP as DEFAULT_SETUP
 from .setup import LOSSES as LOSSES
+from .setup import OPTIMIZERS as OPTIMIZERS
 from .setup import PRECISION_BYTES as PRECISION_BYTES
 from .setup import RELEASES as RELEASES
 from .setup import STACKS as STACKS

@@ -240,31 +240,10 @@ Optimizer = Literal[
 StoredWeights = Literal["fp32", "bf16"]
 Loss = Literal["eager", "fused", "chunked"]
 
-# Moments kept with fp32 weights, or where the optimizer says what it keeps them in. [bytes]
-_MOMENT_BYTES: Final[dict[str, float]] = {
-    "adamw": 8.0,
-    # Two bytes, and an fp32 scale of each for every block of 256 (bitsandbytes, torchao).
-    "adamw-8bit": 2.0 + 2 * 4.0 / 256,
-    # Half bytes, and an fp32 scale of each for every block of 128 (``torchao.optim.AdamW4bit``).
-    "adamw-4bit": 1.0 + 2 * 4.0 / 128,
-    "adamw-bf16": 4.0,
-    "paged-adamw": 8.0,  # fp32 whatever the weights (``bitsandbytes.optim.PagedAdamW``)
-    "paged-adamw-8bit": 2.0 + 2 * 4.0 / 256,
-    "sgd": 0.0,
-    "sgd-momentum": 4.0,
-    # A row and a column of fp32 sums instead of a matrix; of a narrow one, 1,024 x 1,024.
-    "adafactor": 2 * 4.0 / 1024,
-    # One moment (X. Chen et al., 2023), in fp32 or blocks of 8 bits (``bitsandbytes.optim.Lion``).
-    "lion": 4.0,
-    "lion-8bit": 1.0 + 4.0 / 256,
-    # Of matrices, and AdamW's beside them: ``TrainingSetup.moment_bytes`` with a model.
-    "muon": 4.0,
-    "galore": 3 * 4.0 * 128 / 4096,
-}
-# Moments as wide as the weights: PyTorch's own, and GaLore's, which are made like its gradients.
-_FOLLOW_WEIGHTS: Final = frozenset({"adamw", "sgd-momentum", "muon", "galore"})
-# State in managed memory, which the host takes what does not fit of.
-_PAGED: Final = frozenset({"paged-adamw", "paged-adamw-8bit"})
+# What each keeps of a parameter, and what tools call it, as ``optimizers.toml`` says.
+OPTIMIZERS: Final[Mapping[str, Mapping[str, Any]]] = read_table(
+    Path(__file__).with_name("optimizers.toml")
+)
 # Rank of GaLore's projections (``transformers.Trainer``: ``galore_optim_kwargs``).
 _GALORE_RANK: Final = 128
 # Muon's Newton-Schulz iterations (K. Jordan, 2024; ``torch.optim.Muon``: ``ns_steps``).
@@ -463,7 +442,7 @@ class TrainingSetup:
     @property
     def pages_optimizer(self) -> bool:
         """Whether the optimizer's state moves to the host where it does not fit."""
-        return self.optimizer in _PAGED
+        return "is_paged" in OPTIMIZERS[self.optimizer]
 
     def moment_bytes(self, precision: Precision, model: Transformer | None = None) -> float:
         """Return what the optimizer itself keeps [bytes/trainable parameter].
@@ -472,9 +451,9 @@ class TrainingSetup:
         AdamW's moments; of unknown ones all parameters are in matrices of 4,096 x 4,096.
         """
         stored = self.stored_bytes(precision)
-        follows = stored / 4 if self.optimizer in _FOLLOW_WEIGHTS else 1.0
+        follows = stored / 4 if "follows" in OPTIMIZERS[self.optimizer] else 1.0
         if model is None or self.has_adapters or self.optimizer not in ("muon", "galore"):
-            return _MOMENT_BYTES[self.optimizer] * follows
+            return float(OPTIMIZERS[self.optimizer]["moment_bytes"]) * follows
         whole = transformer_parameters(model)
         kept = 8.0 * (whole - sum(m.parameters for m in model_matrices(model)))
         for m in model_matrices(model):

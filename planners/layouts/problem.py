@@ -393,7 +393,7 @@ class Found:
     """What one search saw."""
 
     best: PlannedLayout | None = None
-    # considered, fitting: valid layouts, and those that fit into memory
+    # considered, fitting: layouts that no bound rules out, and those of them that fit into memory
     considered: int = 0
     fitting: int = 0
     # the layout that misses by the fewest bytes where none fits

@@ -23,10 +23,12 @@ References
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
-from typing import Final, Literal, get_args
+from pathlib import Path
+from typing import Final, Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -65,35 +67,10 @@ Term = Literal[
 # Bytes of one device by what they are for; what lies on the host under ``HOST_TERMS``.
 Ledger = dict[Term, Floats]
 # Kind, equation of a device's share and where it is from, of every term in the order shown.
-TERMS: Final[Mapping[Term, tuple[Kind, str, str]]] = {
-    "parameters": ("states", "w N / tp, by ZeRO 3 over d", "ZeRO, SC'20"),
-    "gradients": ("states", "g N / tp, by ZeRO 2 over d", "ZeRO, SC'20"),
-    "optimizer": ("states", "moments N / tp, by ZeRO 1 over d", "ZeRO, SC'20"),
-    "masters": ("states", "4 N / tp, by ZeRO 1 over d", "ZeRO, SC'20"),
-    "adapters": ("states", "(w + g + moments) r (inner + columns)", "LoRA, Hu et al. 2021"),
-    "gathered": ("communication", "w x two layers, or what stays gathered", "FSDP, ZeRO-3"),
-    "buckets": ("communication", "gradients on their way to a reduction", "DeepSpeed, FSDP"),
-    "activations": (
-        "activations",
-        "kept by a layer and token x layers in flight",
-        "Korthikanti et al. 2022",
-    ),
-    "recomputed": ("activations", "of the one layer that is computed again", "Chen et al. 2016"),
-    "logits": ("logits", "bytes a logit x tokens at once x V / tp", "counted by loss"),
-    "workspace": (
-        "workspace",
-        "a dequantised matrix, or the copy that an update makes",
-        "PyTorch",
-    ),
-    "context": ("context", "CUDA context, libraries, communicators", "fitted"),
-    "fragmentation": ("fragmentation", "(slack - 1) x what is allocated", "fitted"),
-    "rounding": ("fragmentation", "the same, of a recorded step's own blocks", "replayed, fitted"),
-    "host_state": ("states", "what is offloaded of the state", "ZeRO-Offload, Ren et al. 2021"),
-    "host_activations": (
-        "activations",
-        "what is offloaded of the activations",
-        "Korthikanti et al. 2022",
-    ),
+_ROWS: Final = csv.reader(Path(__file__).with_name("terms.csv").read_text("utf-8").splitlines())
+TERMS: Final = {
+    cast("Term", term): (cast("Kind", kind), equation, source)
+    for term, kind, equation, source in [*_ROWS][1:]
 }
 HOST_TERMS: Final[tuple[Term, ...]] = ("host_state", "host_activations")
 # What of a device each way to read its memory does not see: ``torch.cuda.max_memory_allocated``

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 from advisor.planners.core import (
@@ -12,6 +13,7 @@ from advisor.planners.core import (
     Transformer,
     check_counts,
     check_dimensions,
+    read_table,
     refused,
     transformer_parameters,
 )
@@ -44,51 +46,18 @@ DescribedModel = (
 # stretched to 131,072 (Grattafiori et al., 2024, section 3.4).
 LONGEST_DEFAULT: Final = 8192
 
+_TABLE: Final = read_table(Path(__file__).with_name("configs.toml"))
 # What a dimension is called by the model families; the first name that is there counts.
-_NAMES: Final[dict[str, tuple[str, ...]]] = {
-    "layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
-    "hidden": ("hidden_size", "n_embd", "n_embed", "d_model", "dim"),
-    "heads": ("num_attention_heads", "n_head", "num_heads", "n_heads"),
-    "vocabulary": ("padded_vocab_size", "vocab_size"),
-    "sequence": ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx"),
-}
-_OPTIONAL: Final[dict[str, tuple[str, ...]]] = {
-    "kv_heads": ("num_key_value_heads", "num_kv_heads", "n_head_kv", "kv_n_heads",
-                 "multi_query_group_num"),
-    "ffn": ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "hidden_dim"),
-    "experts": ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"),
-    "experts_per_token": ("num_experts_per_tok", "moe_topk", "moe_k", "moe_top_k"),
-    "head_width": ("head_dim", "kv_channels"),
-}  # fmt: skip
+_NAMES: Final[Mapping[str, tuple[str, ...]]] = _TABLE["names"]
+_OPTIONAL: Final[Mapping[str, tuple[str, ...]]] = _TABLE["optional"]
 # Width of one expert, where a dense layer's is stated beside it (Qwen's and DeepSeek's mixtures).
 _EXPERT_WIDTH: Final = ("moe_intermediate_size", "expert_intermediate_size")
 # Written by these heads alone: one prediction a sample, not one a token.
 _WITHOUT_HEAD: Final = ("Classification", "Answering", "Choice", "Model")
 # What is not of a form that is described, and why.
-_OTHER_FORMS: Final = {
-    **dict.fromkeys(("align", "blip"), "two towers that are compared"),
-    **dict.fromkeys(("swin", "swinv2", "longformer", "big_bird", "reformer"),
-                    "attention inside windows of its own"),
-    **dict.fromkeys(("convnextv2", "efficientnet", "mobilenet_v2", "mobilenet_v3",
-                     "regnet", "unet"), "convolutions of another form"),
-    **dict.fromkeys(("mamba", "mamba2", "falcon_mamba", "rwkv", "xlstm"),
-                    "a recurrence in place of attention"),
-    **dict.fromkeys(("falcon_h1", "nemotron_h", "zamba", "zamba2", "recurrent_gemma", "minimax",
-                     "plamo2", "kimi_linear", "olmo_hybrid"),
-                    "layers that mix attention with a recurrence"),
-    **dict.fromkeys(("wavlm", "data2vec-audio", "seamless_m4t", "speecht5", "wav2vec2-bert",
-                     "wav2vec2-conformer"), "convolutions over sound in front"),
-    **dict.fromkeys(("sam", "sam2", "segformer", "hiera", "maskformer", "detr", "videomae",
-                     "vivit", "timesformer"), "several pictures in, or more than a class out"),
-    **dict.fromkeys(("gemma4", "gemma4_text"), "attention of two widths"),
-    **dict.fromkeys(("umt5", "longt5", "switch_transformers", "blenderbot", "led", "prophetnet",
-                     "bigbird_pegasus", "fsmt", "pegasus_x"), "an encoder-decoder of its own"),
-    "albert": "layers that share one set of weights",
-    "deberta": "attention with projections of its own",
-    "gemma3n": "layers nested in one another",
-    "mllama": "layers that look at a picture between the others",
-    "jetmoe": "experts in its attention",
-}  # fmt: skip
+_OTHER_FORMS: Final[Mapping[str, str]] = {
+    kind: one["why"] for one in _TABLE["other_forms"] for kind in one["kinds"].split()
+}
 # transformers' default where a resnet configuration does not say: ImageNet's side.
 _IMAGE: Final = 224
 # Depths and widths where none are stated.

@@ -317,11 +317,11 @@ _LEAST_S = 1e-12
 
 
 def unit_times(
-    work: Work, parts: Sequence[Unit], device: Device, micro_batches: ArrayLike,
+    work: Work, parts: Sequence[Unit], devices: Sequence[Device], micro_batches: ArrayLike,
     parameters: DeviceParameters, *, host: Device | None = None, gain: float = 0.0,
-    log_factor: float = 0.0, log_sd: float | None = None, tp: int = 1,
-) -> UnitTimes:  # fmt: skip
-    """Return the times of a model's units on a device.
+    log_factor: ArrayLike = 0.0, log_sd: ArrayLike | None = None, tp: int = 1,
+) -> list[UnitTimes]:  # fmt: skip
+    """Return the times of a model's units on each of the devices.
 
     Times of a recorded model's units on a device: the device's step, shared out.
 
@@ -342,42 +342,46 @@ def unit_times(
 
     ``parts``: ``work_units(work)``; a single one is the whole model; ``host``: where the layers
     were measured; None leaves their measured times out; ``gain``: g: 0 trusts the roofline alone,
-    1 the measured shares; ``log_factor``, ``log_sd``: calibration of the whole step; ``tp``:
-    tensor-parallel ranks: all but the normalisations is divided; the shares of the undivided model
-    are taken and the divided layers' parts shrink as their roofline does.
+    1 the measured shares; ``log_factor``, ``log_sd``: calibration of each device's whole step;
+    ``tp``: tensor-parallel ranks: all but the normalisations is divided; the shares of the
+    undivided model are taken and the divided layers' parts shrink as their roofline does.
     """
     batches = np.atleast_1d(np.asarray(micro_batches, float))
-    whole = step_time(work, [device], batches, parameters)
-    scale = float(np.exp(log_factor))
-    backward = whole.backward_s[0] * scale
-    forward = whole.micro_batch_s[0] * scale - backward
+    whole = step_time(work, devices, batches, parameters)
+    scale = np.exp(np.broadcast_to(log_factor, len(devices)))
+    backward = whole.backward_s * scale[:, None]
+    forward = whole.micro_batch_s * scale[:, None] - backward
     if len(parts) == 1:
-        f_roof = b_roof = np.ones((batches.size, 1))
+        f_roof = b_roof = np.ones((len(devices), batches.size, 1))
     else:
-        f_roof, b_roof = _rooflines(work, parts, device, batches, parameters, 1)
+        f_roof, b_roof = _rooflines(work, parts, devices, batches, parameters, 1)
     f_weight, b_weight = f_roof, b_roof
     if host is not None and gain and len(parts) > 1:
         f_seen, b_seen = _seen(work, parts, host, parameters)
         f_weight, b_weight = f_roof * f_seen**gain, b_roof * b_seen**gain
-    f = forward[:, None] * f_weight / f_weight.sum(axis=1, keepdims=True)
-    b = backward[:, None] * b_weight / b_weight.sum(axis=1, keepdims=True)
+    f = forward[..., None] * f_weight / f_weight.sum(axis=2, keepdims=True)
+    b = backward[..., None] * b_weight / b_weight.sum(axis=2, keepdims=True)
     if tp > 1 and len(parts) > 1:
-        f_part, b_part = _rooflines(work, parts, device, batches, parameters, tp)
+        f_part, b_part = _rooflines(work, parts, devices, batches, parameters, tp)
         f, b = f * np.minimum(f_part / f_roof, 1.0), b * np.minimum(b_part / b_roof, 1.0)
-    return UnitTimes(
-        micro_batches=batches,
-        forward_s=f,
-        backward_s=b,
-        optimizer_s=float(whole.optimizer_s[0]) * scale / tp,
-        log_sd=float(whole.log_sd[0]) if log_sd is None else log_sd,
-    )
+    errors = np.broadcast_to(whole.log_sd if log_sd is None else log_sd, len(devices))
+    return [
+        UnitTimes(
+            micro_batches=batches,
+            forward_s=f[i],
+            backward_s=b[i],
+            optimizer_s=float(whole.optimizer_s[i] * scale[i]) / tp,
+            log_sd=float(errors[i]),
+        )
+        for i in range(len(devices))
+    ]
 
 
 def _rooflines(
-    work: Work, parts: Sequence[Unit], device: Device, batches: Floats,
+    work: Work, parts: Sequence[Unit], devices: Sequence[Device], batches: Floats,
     parameters: DeviceParameters, tp: int,
 ) -> tuple[Floats, Floats]:  # fmt: skip
-    """Return forward and backward by the roofline, (n_batches, n_units) [s]."""
+    """Return forward and backward by the roofline, (n_devices, n_batches, n_units) [s]."""
     found = []
     given = 0.0
     # A transformer's blocks are alike: each kind is timed once.
@@ -391,11 +395,11 @@ def _rooflines(
         key = tuple((o.kind, o.phase, o.flop, o.bytes, o.fixed_bytes) for o in operators)
         if key not in timed:
             alone = replace(work, operators=Operators.of(operators))
-            columns = step_time(alone, [device], batches, parameters)
-            backward = columns.backward_s[0]
-            timed[key] = columns.micro_batch_s[0] - backward, backward
+            columns = step_time(alone, devices, batches, parameters)
+            backward = columns.backward_s
+            timed[key] = columns.micro_batch_s - backward, backward
         found.append(timed[key])
-    forward, backward = (np.stack(passes, axis=1) for passes in zip(*found, strict=True))
+    forward, backward = (np.stack(passes, axis=2) for passes in zip(*found, strict=True))
     return np.maximum(forward, _LEAST_S), np.maximum(backward, _LEAST_S)
 
 
@@ -432,7 +436,7 @@ def _seen(
     at = np.array([float(work.micro_batch)])
     found = []
     for roof, times in zip(
-        _rooflines(work, parts, host, at, parameters, 1),
+        (one[0] for one in _rooflines(work, parts, [host], at, parameters, 1)),
         ([_sum(p, "forward_s") for p in parts], [_sum(p, "backward_s") for p in parts]),
         strict=True,
     ):

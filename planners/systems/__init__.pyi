@@ -4,7 +4,6 @@ from .atom import SwapModel as SwapModel
 from .atom import SwapPlan as SwapPlan
 from .atom import averaging_s as averaging_s
 from .atom import least_swapped_step_s as least_swapped_step_s
-from .atom import pipeline_rival_s as pipeline_rival_s
 from .atom import plan_atom as plan_atom
 from .autops import AggregatedJob as AggregatedJob
 from .autops import Packing as Packing

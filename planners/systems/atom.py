@@ -319,16 +319,3 @@ def step_parts(
     forward = load[0] + np.maximum(work, after).sum()
     backward = np.maximum(BACKWARD * work, before + load).sum()
     return float(forward), float(backward)
-
-
-def pipeline_rival_s(model: SwapModel, peer: Peer, *, peers: int, micro_batches: int) -> float:
-    """Return the step of an even pipeline over the same peers and network [s].
-
-    (M + p - 1) times the slower of computing a stage and handing its activations and their
-    gradient over the network.
-    """
-    stage = (1 + BACKWARD) * sum(model.forward_s) / peers
-    # What the last layer makes, logits say, is handed to nobody.
-    widest = max(model.boundary_bytes[:-1], default=0.0)
-    sent = widest / peer.network_bytes_per_s + peer.network_latency_s
-    return (micro_batches + peers - 1) * max(stage, 2 * sent if peers > 1 else 0.0)

@@ -13,6 +13,7 @@ from typing import Final
 from advisor.estimate.launch.launcher import torchrun
 from advisor.planners.core import (
     DEFAULT_SETUP,
+    OPTIMIZERS,
     STACKS,
     Layout,
     Precision,
@@ -29,11 +30,6 @@ _PRECISIONS: Final[dict[str, str]] = {
 }
 # Weights and gradients are bf16 beside products of fewer bits.
 _KEPT_IN_BF16: Final = ("bf16", "fp8", "fp4")
-_OPTIMIZERS: Final[dict[str, str]] = {
-    "adamw-bf16": "--use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16",
-    "sgd": "--optimizer sgd --sgd-momentum 0.0",
-    "sgd-momentum": "--optimizer sgd",
-}
 _SHARDING: Final[dict[int, str]] = {2: "optim_grads", 3: "optim_grads_params"}
 
 
@@ -130,8 +126,8 @@ def megatron_arguments(
         *_sharding_arguments(layout, setup),
         *_memory_arguments(layout, transformer),
     ]
-    if setup.optimizer in _OPTIMIZERS:
-        found.append(_OPTIMIZERS[setup.optimizer])
+    if (optimizer := OPTIMIZERS[setup.optimizer].get("megatron")) is not None:
+        found.append(optimizer)
     if setup.loss == "fused":
         found.append("--cross-entropy-loss-fusion --cross-entropy-fusion-impl te")
     if setup.gradients == "bf16" and precision in _KEPT_IN_BF16:

@@ -5,18 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from advisor.estimate.launch.launcher import torchrun
-from advisor.planners.core import Layout, Precision, TrainingSetup, Transformer
+from advisor.planners.core import OPTIMIZERS, Layout, Precision, TrainingSetup, Transformer
 
-_OPTIMIZERS: Final[dict[str, str]] = {
-    "adamw": "torch.optim.AdamW", "adamw-8bit": "torchao.optim.AdamW8bit",
-    "adamw-4bit": "torchao.optim.AdamW4bit", "adamw-bf16": "torch.optim.AdamW",
-    "paged-adamw": "bitsandbytes.optim.PagedAdamW",
-    "paged-adamw-8bit": "bitsandbytes.optim.PagedAdamW8bit", "sgd": "torch.optim.SGD",
-    "sgd-momentum": "torch.optim.SGD optimizer.momentum=0.9",
-    "adafactor": "torch.optim.Adafactor", "lion": "bitsandbytes.optim.Lion",
-    "lion-8bit": "bitsandbytes.optim.Lion8bit", "muon": "torch.optim.Muon",
-    "galore": "galore_torch.GaLoreAdamW",
-}  # fmt: skip
 _LOSSES: Final[dict[str, str]] = {
     "eager": "torch.nn.CrossEntropyLoss",
     "chunked": "torchtune.modules.loss.CEWithChunkedOutputLoss",
@@ -33,7 +23,7 @@ def torchtune_line(
     """Return the command of a recipe; model and data are a configuration of the user's."""
     is_alone = nodes * per_node == 1
     kind = "lora" if setup.has_adapters else "full"
-    optimizer = _OPTIMIZERS[setup.optimizer]
+    optimizer = OPTIMIZERS[setup.optimizer]["torchtune"]
     if is_alone and "optimizer" in layout.offload:
         optimizer = "torchao.optim.CPUOffloadOptimizer"
     launcher = "" if is_alone else torchrun(nodes, per_node).removeprefix("torchrun") + " "

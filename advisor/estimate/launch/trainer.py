@@ -7,26 +7,9 @@ from typing import Any, Final
 
 from advisor.answer import Command
 from advisor.estimate.launch.launcher import torchrun
-from advisor.planners.core import DEFAULT_SETUP, Layout, Precision, TrainingSetup
+from advisor.planners.core import DEFAULT_SETUP, OPTIMIZERS, Layout, Precision, TrainingSetup
 
 _PRECISIONS: Final[dict[str, str]] = {"bf16": "--bf16", "fp16": "--fp16", "tf32": "--tf32 true"}
-_OPTIMIZERS: Final[dict[str, str]] = {
-    "adamw-8bit": "--optim adamw_torch_8bit",
-    "adamw-4bit": "--optim adamw_torch_4bit",
-    "paged-adamw": "--optim paged_adamw_32bit",
-    "paged-adamw-8bit": "--optim paged_adamw_8bit",
-    "sgd": "--optim sgd",
-    "sgd-momentum": "--optim sgd --optim_args momentum=0.9",
-    "adafactor": "--optim adafactor",
-    "lion": "--optim lion_32bit",
-    "lion-8bit": "--optim lion_8bit",
-    "galore": "--optim galore_adamw --optim_target_modules all-linear",
-}
-_IN_BACKWARD: Final[dict[str, str]] = {
-    "sgd": "--optim lomo",
-    "adafactor": "--optim adalomo",
-    "galore": "--optim galore_adamw_layerwise --optim_target_modules all-linear",
-}
 # What changes the Trainer's loss, and TRL's.
 _LIGER: Final = "--use_liger_kernel"
 _LOSSES: Final[dict[str, str]] = {"fused": _LIGER, "chunked": _LIGER}
@@ -84,10 +67,11 @@ def _arguments(
     is_pure = stores_bf16 and setup.weights == "bf16" and precision == "bf16"
     if precision in _PRECISIONS and not is_pure:
         found.append(_PRECISIONS[precision])
-    optimizers = _IN_BACKWARD if layout.updates_in_backward else _OPTIMIZERS
+    optimizer = OPTIMIZERS[setup.optimizer]
+    form = "trainer_in_backward" if layout.updates_in_backward else "trainer"
     losses = _LOSSES_OF_TRL if setup.stack == "trl" else _LOSSES
-    if setup.optimizer in optimizers:
-        found.append(optimizers[setup.optimizer])
+    if form in optimizer:
+        found.append(optimizer[form])
     if setup.loss in losses:
         found.append(losses[setup.loss])
     if setup.stack == "trl" and "activations" in layout.offload and layout.zero_stage != 3:
@@ -104,7 +88,7 @@ def _remark(layout: Layout, setup: TrainingSetup) -> str:
         said.append("FastLanguageModel.from_pretrained")
         if "activations" in layout.offload:
             said.append('use_gradient_checkpointing="unsloth"')
-    if layout.updates_in_backward and setup.optimizer not in _IN_BACKWARD:
+    if layout.updates_in_backward and "trainer_in_backward" not in OPTIMIZERS[setup.optimizer]:
         said.append("step in register_post_accumulate_grad_hook")
     if setup.loss == "fused":
         said.append("liger_kernel_config: cross_entropy, no fused_linear_cross_entropy")

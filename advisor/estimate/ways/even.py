@@ -157,8 +157,7 @@ def plainly(place: Place, nodes: int) -> TimeColumns:
 # By what is worst of several machines' links.
 _LINKS: Final[Mapping[str, Callable[[Floats], Any]]] = {
     "intra_bytes_per_s": np.min, "intra_latency_s": np.max, "network_bytes_per_s": np.min,
-    "network_latency_s": np.max, "is_rdma": np.all, "rdma_share": np.min,
-    "domain_machines": np.min,
+    "network_latency_s": np.max, "rdma_share": np.min, "domain_machines": np.min,
 }  # fmt: skip
 
 

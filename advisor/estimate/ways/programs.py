@@ -27,7 +27,7 @@ from advisor.catalogue import TypeColumns
 from advisor.collectors.derive import advised_memory_bytes
 from advisor.errors import RunError
 from advisor.estimate.case import host_core_speed
-from advisor.estimate.time_columns import STATUSES, TimeColumns, no_times, shares_of, way_code
+from advisor.estimate.time_columns import CODE, TimeColumns, no_times, shares_of, way_code
 from advisor.jobs import Job, Program, data_in_s
 from advisor.quantities import REACH_90
 
@@ -88,7 +88,7 @@ def program_columns(
         ("cpu_baseline_unknown", np.isnan(fleet.cpu_baseline[type_index])),
         ("runs_on_one_machine", count > 1),
     ):
-        status[holds] = STATUSES.index(reason)
+        status[holds] = CODE[reason]
     factor, factor_log_sd = cores_factor(program, vcpus)
     step_s = np.where(status == 0, program.duration_s * host_speed / speed * factor, np.nan)
     own_log_sd = job.measured.log_sd if job.measured else 0.0

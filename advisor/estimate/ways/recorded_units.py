@@ -23,9 +23,10 @@ from advisor.jobs import Job
 from advisor.machines import host_device, host_fits, host_room_bytes
 from advisor.planners.core import Device, Link, Node, PlanningError, UnitTimes
 from advisor.planners.layouts import PlannedLayout, SearchSpace, UnitProblem, search_units
-from advisor.planners.links import data_parallel_step
+from advisor.planners.links import data_parallel_step, hierarchical_all_reduce_s
 from advisor.planners.memory import UnitTable
 from advisor.planners.step import (
+    Devices,
     TransformerBlocks,
     Unit,
     step_time,
@@ -102,6 +103,8 @@ def _cut_s(
     size = -(-local // halved) if fixed is None else np.full((1, len(local)), fixed)
     steps = -(-local // size)
     through = _at(launch[device] + busy[device] / tp[:, None], size)
+    if reduced is not None:
+        through = through + _exchanged_s(case, type_index, tp, size)
     latency, each = _send_s(case, type_index, count, ranks, tp, least)
     send = np.where(depth > 1, latency + each * size if np.isfinite(least) else 0.0, 0.0)
     found = through + (depth - 1) * send + (steps - 1) * np.maximum(through / depth, send)
@@ -119,6 +122,26 @@ def _passes(case: StepCase) -> tuple[Floats, Floats, Floats]:
     scale = np.exp(case.calibrated(np.arange(len(devices)))[0])[:, None]
     busy = columns.compute_s + columns.memory_s
     return columns.launch_s * scale, busy * scale, columns.backward_s * scale
+
+
+def _exchanged_s(case: StepCase, type_index: Integers, tp: Integers, size: Integers) -> Floats:
+    """Return what the ranks of divided blocks exchange in both passes of micro-batches [s]."""
+    model, fleet = unit_model(case), case.fleet
+    if not isinstance(blocks := model.blocks, TransformerBlocks):
+        return np.zeros(size.shape)
+    message = size * (blocks.tokens * blocks.hidden * blocks.element_bytes)
+    intra, network = _rates(fleet, type_index)
+    once = hierarchical_all_reduce_s(
+        message, tp, 1, intra, fleet.intra_latency_s[type_index], network,
+        fleet.network_latency_s[type_index], case.constants.scaling.collectives,
+    )  # fmt: skip
+    return np.asarray(4.0 * np.count_nonzero(model.table.is_block) * once)
+
+
+def _rates(fleet: TypeColumns, type_index: Integers) -> tuple[Floats, Floats]:
+    """Return what the links of planners' machines carry, inside and between them [bytes/s]."""
+    intra, network = fleet.intra_bytes_per_s[type_index], fleet.network_bytes_per_s[type_index]
+    return np.minimum(intra, 1e15), np.minimum(np.nan_to_num(network, nan=1e15), 1e15)
 
 
 def _send_s(
@@ -149,10 +172,7 @@ def _with_reductions_s(
     fleet, (tp, depth, ranks), (found, steps, hides) = case.fleet, ways, passes
     per_node, is_whole = fleet.per_node[type_index].astype(np.int64), depth == 1
     several, zero = np.where(is_whole, steps, 1), np.array(case.space.zero_stages)[:, None, None]
-    intra, network = (
-        np.minimum(np.nan_to_num(rate[type_index], nan=1e15), 1e15)
-        for rate in (fleet.intra_bytes_per_s, fleet.network_bytes_per_s)
-    )
+    intra, network = _rates(fleet, type_index)
     columns = data_parallel_step(
         micro_batch_s=found / several, backward_s=hides, optimizer_s=0.0,
         accumulation_steps=several, gradient_bytes=case.work.gradient_bytes * shares,
@@ -380,22 +400,25 @@ class UnitModel:
         return float(self.case.loading_s(np.ones(1), np.array([row]))[0])
 
     def times(self, device: Device, tp: int = 1) -> UnitTimes:
-        """Return the units' times on a device, calibrated; made once."""
+        """Return the units' times on a device, calibrated; made once for all accelerators."""
         if (device, tp) not in self._timed:
-            self._timed[device, tp] = _units_times(self.case, self.parts, device, tp)
+            fleet = self.case.fleet
+            devices = fleet.devices.take(np.unique(fleet.device[fleet.is_accelerated]))
+            if device not in devices:  # a processor, or a share of a device, of a group
+                devices = Devices.of([device])
+            found = _units_times(self.case, self.parts, devices, tp)
+            self._timed |= {(one, tp): of for one, of in zip(devices, found, strict=True)}
         return self._timed[device, tp]
 
 
-def _units_times(case: StepCase, parts: tuple[Unit, ...], device: Device, tp: int) -> UnitTimes:
-    work, constants = case.work, case.constants
-    if device in case.fleet.devices:
-        factor, log_sd = case.calibrated(np.array([case.fleet.devices.index(device)]))
-    else:  # a share of one, of a group
-        factor, log_sd = case.calibrated_on([device])
+def _units_times(
+    case: StepCase, parts: tuple[Unit, ...], devices: Devices, tp: int
+) -> list[UnitTimes]:
+    constants = case.constants
+    factor, log_sd = case.calibrated_on(devices)
     return unit_times(
-        work, parts, device, _TABULATED, constants.device, host=measured_on(case.job),
-        gain=constants.calibration.cpu_to_accelerator, log_factor=float(factor[0]),
-        log_sd=float(log_sd[0]), tp=tp,
+        case.work, parts, devices, _TABULATED, constants.device, host=measured_on(case.job),
+        gain=constants.calibration.cpu_to_accelerator, log_factor=factor, log_sd=log_sd, tp=tp,
     )  # fmt: skip
 
 
@@ -408,20 +431,18 @@ def measured_on(job: Job) -> Device | None:
 def node_of(fleet: TypeColumns, row: int, accelerators: Mapping[str, Accelerator]) -> Node:
     """Return one type of a fleet as the planners' machine."""
     device = fleet.devices[fleet.device[row]]
-    speed = float(fleet.core_speed[row])
+    speed, (intra, network) = float(fleet.core_speed[row]), _rates(fleet, np.array([row]))
     return Node(
         name=device.name,
         device=device,
         devices=int(fleet.per_node[row]),
         domain_machines=int(fleet.domain_machines[row]),
         intra=Link(
-            name="intra",
-            bytes_per_s=min(float(fleet.intra_bytes_per_s[row]), 1e15),
-            latency_s=float(fleet.intra_latency_s[row]),
+            name="intra", bytes_per_s=float(intra[0]), latency_s=float(fleet.intra_latency_s[row])
         ),
         network=Link(
             name="network",
-            bytes_per_s=min(float(np.nan_to_num(fleet.network_bytes_per_s[row], nan=1e15)), 1e15),
+            bytes_per_s=float(network[0]),
             latency_s=float(fleet.network_latency_s[row]),
             rdma_share=float(fleet.rdma_share[row]),
         ),

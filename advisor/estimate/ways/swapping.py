@@ -160,14 +160,7 @@ LAYER_SWAPPING: Final = LayerSwapping()
 
 
 def _described(case: OnGroups, found: SwapStep) -> Answer:
-    from advisor.planners.systems import pipeline_rival_s
-
     plan, u = found.plan, found.model.micro_batch
-    rival_s = pipeline_rival_s(
-        found.model, found.on.peer(u, case.devices), peers=case.devices,
-        micro_batches=-(-case.global_batch // u),
-    )  # fmt: skip
-    gain = rival_s / found.step_s
     return case.choice(
         NAME,
         found.step_s,
@@ -186,12 +179,8 @@ def _described(case: OnGroups, found: SwapStep) -> Answer:
             "loading_s": found.waiting_s,
             "synchronous_step_s": plan.synchronous_step_s + found.waiting_s,
             "host_gib": plan.host_bytes / GIB,
-            "pipeline_step_s": rival_s,
-            "gain_over_pipeline": gain,
         },
         notes=(
-            f"{gain:.2f} x the throughput of an even pipeline over the same network "
-            f"({rival_s:.3g} s a step)",
             *averaging_notes(plan.average_every, plan.sync_s),
             *(
                 ()
@@ -212,7 +201,7 @@ def beside_pipelines(choice: Answer, others: Sequence[Answer]) -> Answer:
     gain = rival_s / choice.step_time_s.value
     said = f"{digits(gain)} x the throughput of the fastest pipeline here ({rival_s:.3g} s a step)"
     return replace(
-        choice, notes=(said, *choice.notes[1:]),
+        choice, notes=(said, *choice.notes),
         details={**choice.details, "pipeline_step_s": rival_s, "gain_over_pipeline": gain},
     )  # fmt: skip
 

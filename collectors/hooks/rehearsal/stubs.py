@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import os
 import sys
 import types
 from collections.abc import Callable, Sequence
@@ -113,6 +114,17 @@ class _Unknown:
         )
 
 
+def _deepspeed_alone(module: Any) -> None:
+    """Have a script that nobody launched find one rank, as under ``deepspeed`` with one device."""
+
+    def alone(distributed_port: int = 29500, verbose: bool = True) -> None:
+        ranks = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "MASTER_PORT": distributed_port}
+        for name, value in {"MASTER_ADDR": "127.0.0.1", **ranks}.items():
+            os.environ.setdefault(name, str(value))
+
+    module.mpi_discovery = alone
+
+
 def _transformers_weights(module: Any) -> None:
     from .checkpoints import of_shapes
 
@@ -132,6 +144,7 @@ def _timm_weights(module: Any) -> None:
 
 # Module -> what is changed in it once it has been imported.
 CHANGED: dict[str, Callable[[Any], None]] = {
+    "deepspeed.comm.comm": _deepspeed_alone,
     "deepspeed.ops.op_builder.builder": _deepspeed_kernels,
     "diffusers.models.modeling_utils": _diffusers_weights,
     "transformers.modeling_utils": _transformers_weights,

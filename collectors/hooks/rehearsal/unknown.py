@@ -94,7 +94,10 @@ def _dynamic(
     if value is not None and not is_guess:
         return _like(mode, value, device)
     if name == "_pack_padded_sequence":  # its second result stays on the processor, and is known
-        data, sizes = func(torch.zeros(first.shape, dtype=first.dtype), *args[1:])
+        lengths = value_of(args[1]) if isinstance(args[1], FakeTensor) else args[1]
+        if lengths is None:  # none is longer
+            lengths = torch.full(args[1].shape, first.shape[int(args[2])])
+        data, sizes = func(torch.zeros(first.shape, dtype=first.dtype), lengths, args[2])
         return _empty(mode, data.shape, data.dtype, device), sizes
     made = _bounded(mode, name, args, first, device)
     if made is not None:

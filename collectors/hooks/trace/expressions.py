@@ -120,11 +120,15 @@ def _call(node: Any, scope: dict[str, Any]) -> Any:
     return None
 
 
+_TENSORS = ("torch.Tensor", "torch.nn.parameter.Parameter", "numpy.ndarray",
+            "torch._subclasses.fake_tensor.FakeTensor")  # fmt: skip
+
+
 def _is_tensor(value: Any) -> bool:
     """Return whether this is a tensor or array, and of no class that runs code of its own."""
     kind = type(value)
     name = kind.__module__ + "." + kind.__name__
-    return name in ("torch.Tensor", "torch.nn.parameter.Parameter", "numpy.ndarray")
+    return name in _TENSORS
 
 
 def _attribute(node: Any, scope: dict[str, Any]) -> Any:

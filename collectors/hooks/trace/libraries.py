@@ -21,6 +21,7 @@ class TrainingLibrary:
         The function that loops over the training; empty where it does not say how long that is.
     length : callable
         Returns (steps, epochs, source) by that function's variables; None where they do not say.
+        Steps may be None: those of the loader in so many epochs.
     is_counted : bool
         Whether its own loops may repeat steps. Others loop over groups of parameters or hooks, or
         say the length themselves.
@@ -65,6 +66,11 @@ def _hugging_face(variables: dict[str, Any]) -> Any:
     return steps, variables.get("num_train_epochs"), "Hugging Face Trainer state.max_steps"
 
 
+def _ultralytics(variables: dict[str, Any]) -> Any:
+    epochs = getattr(variables.get("self"), "epochs", None)
+    return (None, epochs, "Ultralytics trainer.epochs") if isinstance(epochs, int) else None
+
+
 def _keras(variables: dict[str, Any]) -> Any:
     epochs = variables.get("epochs")
     iterator = variables.get("epoch_iterator")
@@ -93,6 +99,7 @@ LIBRARIES = (
         spreads={"Fabric": "", "LightningModule": "", "Trainer": ""},
     ),
     TrainingLibrary("keras", loop="fit", length=_keras),
+    TrainingLibrary("ultralytics", loop="_do_train", length=_ultralytics),
     TrainingLibrary("accelerate", spreads={"Accelerator": ""}),
     TrainingLibrary("torch", spreads={
         "DataParallel": "", "DistributedDataParallel": "ddp", "FSDP": "fsdp",

@@ -279,7 +279,8 @@ def _reset(counter: Any, owner: Any, loop: Any) -> str:
     for node in ast.walk(owner):
         if not isinstance(node, ast.Assign) or id(node) in inside:
             continue
-        if any(dotted(target) == name for target in node.targets):
+        sides = [one for target in node.targets for one in getattr(target, "elts", [target])]
+        if any(dotted(one) == name for one in sides):
             is_around = any(
                 any(node is one for one in ast.walk(outer))
                 and any(loop is one for one in ast.walk(outer))
@@ -306,20 +307,20 @@ def turns_of_while(loop: Any, owner: Any, scope: dict[str, Any]) -> tuple[int | 
             continue
         left, right = value_of(test.left, scope), value_of(test.comparators[0], scope)
         extra = {ast.Lt: 0, ast.NotEq: 0, ast.LtE: 1}.get(type(test.ops[0]))
-        stride = _stride(loop, dotted(test.left))
+        stride = _stride(loop, dotted(test.left), scope)
         if extra is not None and stride and is_count(left) and is_count(right):
             start = _start(owner, dotted(test.left))
             return -((start - right - extra) // stride), (left - start) // stride
     return None, None
 
 
-def _stride(loop: Any, name: str) -> int | None:
+def _stride(loop: Any, name: str, scope: dict[str, Any]) -> int | None:
     """Return what every turn of ``loop`` itself adds to a counter."""
     pending, found = list(loop.body), None
     while pending:
         node = pending.pop()
         if isinstance(node, ast.AugAssign) and dotted(node.target) == name:
-            added = getattr(node.value, "value", None)
+            added = value_of(node.value, scope)
             found = added if isinstance(node.op, ast.Add) and is_count(added) else None
         elif isinstance(node, ast.Assign) and any(dotted(one) == name for one in node.targets):
             added = getattr(getattr(node.value, "right", None), "value", None)
