@@ -12,7 +12,7 @@ from advisor.advice import AdviceList, cures_for, facts_here, facts_on, sharing_
 from advisor.answer import Answer, Candidate, CompletionWay, Recommendation
 from advisor.ask import ENTRIES, JobSpec, LayoutRequest, Question, layout_space
 from advisor.catalogue import Catalogue
-from advisor.collectors.derive import find_run, latest_run, read_recording, shortfall_of
+from advisor.collectors.derive import find_run, latest_run, ratio, read_recording
 from advisor.collectors.format import Recording
 from advisor.errors import RunError, UsageError
 from advisor.estimate import (
@@ -22,11 +22,12 @@ from advisor.estimate import (
     estimate_on_gpu,
     estimate_on_type,
     find_job,
+    is_step_uncertain,
     job_of,
     machine_at_hand,
 )
 from advisor.jobs import Job, check_length, load_job
-from advisor.quantities import QUANTILES, parse_rate
+from advisor.quantities import QUANTILES, parse_rate, percent_text
 from advisor.rank import Fitting, fitting
 from advisor.rank import recommend as rank
 
@@ -196,12 +197,7 @@ def advised(
         else facts_on(predictor, job, chosen, recording, constraints=limits)
     )
     if facts is None:
-        seen = None if recording is None else shortfall_of(recording, is_length_given=True)
-        why, what = seen or ("", "")
-        raise UsageError(
-            f"{job.name} cannot be estimated on this machine" + (f": {why}" if why else ""),
-            hint=what or "name a machine: --on aws:g5.xlarge",
-        )
+        raise _not_here(job, recording)
     facts = replace(facts, borrow_bytes_per_s=borrow)
     kept = () if borrow is None else ("borrow-memory",)
     if beside is None:
@@ -216,6 +212,21 @@ def advised(
         serving=advice.serving_words(job, recording, predictor.catalogue, limits),
         notes=notes,
     )  # fmt: skip
+
+
+def _not_here(job: Job, recording: Recording | None) -> UsageError:
+    """Return what is said of a job that this machine has no answer for; noise with its figures."""
+    said = f"{job.name} cannot be estimated on this machine"
+    if job.measured is None or not is_step_uncertain(job):
+        return UsageError(said, hint="name a machine: --on aws:g5.xlarge")
+    said += (
+        f": its time is known to a factor of {ratio(job.measured.log_sd, job.length_log_sd):.2g}"
+    )
+    if recording is not None and recording.contention > 0:
+        said += (
+            f", as it waited {percent_text(recording.contention)} of the time for other programs"
+        )
+    return UsageError(said, hint="close other programs and profile again: --precise --for 10m")
 
 
 def recording_of(spec: JobSpec) -> Recording | None:

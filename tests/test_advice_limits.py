@@ -7,14 +7,19 @@ from typing import Any
 import pytest
 import yaml
 from advised import readings, recorded
+from conftest import laptop
+from everywhere import replace_everywhere
 from hypothesis import given
 from hypothesis import strategies as st
 
+from advisor import api
 from advisor.advice import cures, machines
 from advisor.advice.asking import facts_here, facts_on, family
 from advisor.advice.facts import Facts
-from advisor.ask import Constraints
+from advisor.ask import Constraints, Question
 from advisor.collectors.format.recording import Throttling
+from advisor.collectors.watch import host as hosts
+from advisor.errors import UsageError
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
 from advisor.planners.core.errors import GIB, MIB
@@ -136,3 +141,22 @@ def test_no_smaller_machine_is_offered_without_room_or_evidence(make_job: MakeJo
         recorded(facts, contention=0.3),
     )
     assert [one for case in silent for one in machines.advise_rightsizing(case)] == []
+
+
+def test_a_step_too_noisy_to_answer_for_is_refused_with_what_was_measured(
+    facts: Facts, predictor: Predictor, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside busy neighbours the clock says too little; why was told when it was recorded."""
+    replace_everywhere(monkeypatch, hosts, "describe_host", lambda **_: laptop())
+    replace_everywhere(monkeypatch, "advisor.collectors.watch.benchmark", "cached_sheets", tuple)
+    replace_everywhere(
+        monkeypatch, "advisor.collectors.watch.benchmark", "cached_or_measured", lambda: None
+    )
+    noisy = recorded(facts, contention=0.4).recording
+    with pytest.raises(UsageError) as refused:
+        api.advised(make_job(log_sd=1.0), Question(), noisy, on="here", predictor=predictor)
+    assert "cannot be estimated on this machine: its time is known to a factor of" in str(
+        refused.value
+    )
+    assert "as it waited 40 % of the time for other programs" in str(refused.value)
+    assert "profile again" in str(refused.value.hint)

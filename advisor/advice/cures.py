@@ -52,11 +52,8 @@ SOURCES: Final[tuple[Callable[[Facts], Iterable[Advice]], ...]] = (
 )  # fmt: skip
 
 # What makes a job faster: what others gain by what it leaves is none of it.
-FASTER: Final = tuple(
-    one
-    for one in SOURCES
-    if one not in (machines.advise_rightsizing, neighbours.advise_harvesting)
-)
+_OF_OTHERS: Final = (machines.advise_rightsizing, neighbours.advise_harvesting)
+FASTER: Final = tuple(one for one in SOURCES if one not in _OF_OTHERS)
 # Said however weak: it was recorded for nothing else.
 _ASKED_FOR: Final = frozenset({"harvest-memory"})
 # Effects below this share on time times cost are not worth a line: two runs differ by more.

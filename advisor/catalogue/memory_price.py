@@ -13,6 +13,7 @@ that a job borrows of others or lets them have.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -43,21 +44,16 @@ def resource_prices(catalogue: Catalogue) -> dict[str, Any]:
     """
     paid: tuple[Pricing, ...] = ("on-demand",)
     types, offers = catalogue.types, catalogue.select(OfferFilter(pricing=paid))
-    memory, cores = types.memory_bytes / GIB, types.vcpus
-    known = (types.accelerator_count == 0) & (types.cpu_model != "") & (memory > 0) & (cores > 0)
-    rows = np.flatnonzero(known[offers.type_index])
-    kind = _kinds([getattr(types, name) for name in _ALIKE])[offers.type_index[rows]]
-    _, group = np.unique(
-        kind * len(offers.regions) + offers.region_index[rows], return_inverse=True
-    )
-    m, p = memory[offers.type_index[rows]], offers.price_usd_per_h[rows]
-
-    def of_group(values: Any) -> Any:
-        return np.bincount(group, values)
-
-    n = of_group(np.ones(len(rows)))
-    mean_m, mean_p = of_group(m) / n, of_group(p) / n
-    apart = m - mean_m[group]
+    known = (types.accelerator_count == 0) & (types.cpu_model != "") & (types.vcpus > 0)
+    rows = np.flatnonzero((known & (types.memory_bytes > 0))[offers.type_index])
+    kind, p = offers.type_index[rows], offers.price_usd_per_h[rows]
+    codes = [np.unique(getattr(types, name), return_inverse=True)[1] for name in _ALIKE]
+    alike = np.unique(np.stack(codes), axis=1, return_inverse=True)[1].reshape(-1)[kind]
+    places = alike * len(offers.regions) + offers.region_index[rows]
+    group = np.unique(places, return_inverse=True)[1]
+    of_group = partial(np.bincount, group)
+    n, m = of_group(), types.memory_bytes[kind] / GIB
+    apart = m - (of_group(m) / n)[group]
     spread = of_group(apart**2)
     differs = spread > 1e-9
     if not differs.any():
@@ -66,18 +62,12 @@ def resource_prices(catalogue: Catalogue) -> dict[str, Any]:
             hint="give it: --core-price 0.04 --memory-price 0.004",
         )
     each = of_group(apart * p)[differs] / spread[differs]
-    count = of_group(cores[offers.type_index[rows]])[differs] / n[differs]
-    low, middle, high = np.quantile(each, (0.25, 0.5, 0.75))
+    cores = (of_group(p)[differs] - each * of_group(m)[differs]) / of_group(types.vcpus[kind])[
+        differs
+    ]
+    low, middle, high = map(float, np.quantile(each, (0.25, 0.5, 0.75)))
     return {
-        "usd_per_core_h": float(np.median((mean_p[differs] - each * mean_m[differs]) / count)),
-        "usd_per_gib_h": float(middle),
-        "usd_per_gib_h_low": float(low),
-        "usd_per_gib_h_high": float(high),
+        "usd_per_core_h": float(np.median(cores)), "usd_per_gib_h": middle,
+        "usd_per_gib_h_low": low, "usd_per_gib_h_high": high,
         "source": f"median of {len(each):,} groups of offers that differ in memory alone",
-    }
-
-
-def _kinds(columns: list[Any]) -> Any:
-    """Return a number a row: rows with the same number agree in every column."""
-    codes = [np.unique(one, return_inverse=True)[1] for one in columns]
-    return np.unique(np.stack(codes), axis=1, return_inverse=True)[1].reshape(-1)
+    }  # fmt: skip
