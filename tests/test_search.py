@@ -16,7 +16,13 @@ from advisor.planners.core.errors import GIB, PlanningError
 from advisor.planners.core.layout_case import LayoutCase, LayoutParameters
 from advisor.planners.core.setup import Transformer
 from advisor.planners.layouts.frameworks import layout_columns
-from advisor.planners.layouts.problem import LayoutProblem, SearchSpace, divisors, splits
+from advisor.planners.layouts.problem import (
+    INDISTINGUISHABLE,
+    LayoutProblem,
+    SearchSpace,
+    divisors,
+    splits,
+)
 from advisor.planners.layouts.search import node_counts
 from advisor.planners.layouts.time import step_times
 from advisor.planners.memory.transformers import host_bytes, needed_bytes
@@ -205,8 +211,11 @@ def check_against_all(shape: Transformer, nodes: int, batch: int, memory_gib: fl
         assert found.considered == len(rows)
         assert found.fitting == np.count_nonzero(fits)
     assert found.best is not None
-    assert found.best.step_s == pytest.approx(times.step_s.min(), rel=1e-12)
+    least_s, stay_s = times.step_s.min(), times.step_s[stays[fits]].min(initial=np.inf)
+    moves = stay_s / INDISTINGUISHABLE > least_s
+    assert found.best.step_s == pytest.approx(least_s if moves else stay_s, rel=1e-12)
     layout = found.best.layout
+    assert bool(layout.offload) == moves
     assert layout.devices == nodes * 4
     assert layout.global_batch == batch
     return True
@@ -239,7 +248,8 @@ def test_the_same_question_has_the_same_answer() -> None:
 def test_more_memory_never_slows_the_best_down(memory_gib: float, batch: int) -> None:
     less = search(SMALL, replace(NODE, memory_bytes=memory_gib * GIB), 1, batch)
     more = search(SMALL, replace(NODE, memory_bytes=2 * memory_gib * GIB), 1, batch)
-    assert more.least_s <= less.least_s
+    # What fits without moving anything may take a little longer than what moves.
+    assert more.least_s <= less.least_s * INDISTINGUISHABLE
 
 
 def test_a_smaller_space_never_beats_the_whole() -> None:

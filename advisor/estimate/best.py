@@ -236,10 +236,10 @@ def least_step_s(
 def least_searched_s(case: StepCase, found: TimeColumns) -> Floats:
     """Return what no layout of rows is faster than, that were searched to the end [s].
 
-    Units are answered by the simplest of the layouts that measurements would not tell apart.
+    Of layouts that measurements would not tell apart the simpler one is the answer.
     """
-    is_exact = is_laid_out_by_shape(case, found.type_index)
-    return found.step_s / np.where(is_exact, 1.0, GAIN * INDISTINGUISHABLE)
+    is_by_shape = is_laid_out_by_shape(case, found.type_index)
+    return found.step_s / (INDISTINGUISHABLE * np.where(is_by_shape, 1.0, GAIN))
 
 
 def is_no_faster(case: StepCase, type_index: Integers, than: int) -> NDArray[np.bool_]:

@@ -226,7 +226,11 @@ def text(
     asked = partial(_named, record, width, command, is_full=is_full, is_screen=is_screen)
     named = asked(every)
     room = math.inf if most is None else most - len(head) - (2 if table else 0)
-    places = _first(record, shown, " ".join(line for line, _ in head), len(every))
+    always = sum(len(lines) for order, lines in named if order <= _ALWAYS) + 1
+    places = list[int]()
+    for place, stands in _first(record, shown, " ".join(line for line, _ in head), len(every)):
+        if stands or sum(len(table[p + 1]) for p in (*places, place)) + always <= room:
+            places.append(place)
     used, kept = sum(len(table[place + 1]) for place in places), list[int]()
     for number in sorted(range(len(named)), key=lambda number: named[number][0]):
         order, lines = named[number]
@@ -473,11 +477,20 @@ def _particular(one: Record, *, names_wait: bool) -> str:
     return "; ".join(filter(None, said))
 
 
-def _first(record: Record, shown: list[Record], said: str, rows: int) -> list[int]:
-    """Return the places of rows that stand in any case: picks, what is named, this machine."""
+def _first(
+    record: Record, shown: list[Record], said: str, rows: int
+) -> Iterator[tuple[int, bool]]:
+    """Yield the places of rows that come first, and whether they stand in any case.
+
+    The best value, what is named and this machine do; other picks do where there is room, the
+    price with a day last.
+    """
     places: dict[int | str, int] = {one["rank"]: place for place, one in enumerate(shown)}
-    picks = [places[one] for one in record["picks"].values() if one in places]
-    return list(dict.fromkeys([*picks, *_told(shown, said), *range(len(shown), rows)]))
+    picked = sorted(record["picks"].items(), key=lambda one: one[0] == "dated")
+    best, *picks = [places[one] for _, one in picked if one in places] or [0]
+    sure = [*([best] if shown else []), *_told(shown, said), *range(len(shown), rows)]
+    yield from ((place, True) for place in dict.fromkeys(sure))
+    yield from ((place, False) for place in dict.fromkeys(picks) if place not in sure)
 
 
 def _told(shown: list[Record], said: str) -> list[int]:

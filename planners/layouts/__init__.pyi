@@ -22,6 +22,7 @@ from .pipeline import bubble_fraction as bubble_fraction
 from .pipeline import pass_times as pass_times
 from .pipeline import replay_s as replay_s
 from .pipeline import timeline as timeline
+from .problem import INDISTINGUISHABLE as INDISTINGUISHABLE
 from .problem import POSSIBLE as POSSIBLE
 from .problem import RENTED as RENTED
 from .problem import Found as Found
@@ -41,6 +42,5 @@ from .time import optimizer_s as optimizer_s
 from .time import stage_times as stage_times
 from .time import step_times as step_times
 from .time import update_s as update_s
-from .unit_search import INDISTINGUISHABLE as INDISTINGUISHABLE
 from .unit_search import UnitProblem as UnitProblem
 from .unit_search import search_units as search_units

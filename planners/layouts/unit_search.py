@@ -45,6 +45,7 @@ from advisor.planners.core import (
 )
 from advisor.planners.layouts.frameworks import RECORDED, is_runnable, layout_columns
 from advisor.planners.layouts.problem import (
+    INDISTINGUISHABLE,
     Found,
     PlannedLayout,
     SearchSpace,
@@ -75,9 +76,6 @@ from advisor.planners.memory import (
 )
 from advisor.planners.step import TransformerBlocks
 
-# Repeats of one run on one machine with the same software scatter by 3 % (reference: MLPerf
-# rounds): a layout that gains less is not worth its complexity.
-INDISTINGUISHABLE: Final = 1.03
 # What becomes of activations and state, by rising cost: of equal layouts the first wins.
 _WAYS: Final = (
     Layout(),
