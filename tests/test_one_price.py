@@ -172,13 +172,17 @@ def test_every_door_says_one_day_of_a_price(words: str, tmp_path: Path) -> None:
     ]
     said("export", *question, "--to", "slurm", "-o", str(tmp_path))
     exported = "".join(one.read_text() for one in tmp_path.iterdir())
-    assert re.search(rf"# Row \d+ of `advisor recommend` for .*, {re.escape(standing)}\.", exported)
+    assert re.search(
+        rf"# Row \d+ of `advisor recommend` for .*, {re.escape(standing)}\.", exported
+    )
     shown = said("catalogue", "show", f"{provider}:{machine}")
     assert day in next(line for line in shown.splitlines() if line.startswith(part["region"]))
     listed = said("catalogue", "list", "--type", machine, "--cloud", provider, "--cheapest",
                   "--on-demand")  # fmt: skip
     assert f"prices{words.removeprefix('price')}" in listed
-    assert standing in unwrapped("gate", *GPT2, "--on", f"{provider}:{machine}", "--budget", "1000")
+    assert standing in unwrapped(
+        "gate", *GPT2, "--on", f"{provider}:{machine}", "--budget", "1000"
+    )
 
 
 def test_python_and_the_page_say_the_days_of_what_they_show() -> None:
