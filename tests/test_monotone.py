@@ -1,4 +1,4 @@
-"""Laws of the pick and of its rows, over a few of the questions of ``lab.experiments.monotone``."""
+"""Laws of the pick and of its rows, over a few questions of ``lab.experiments.monotone``."""
 
 from __future__ import annotations
 

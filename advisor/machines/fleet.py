@@ -5,7 +5,8 @@ many devices as it carries. Links are those of the catalogue; where the catalogu
 link between two accelerators of a machine, the rule is that of ``catalogue.link_between``.
 
 Of these machines a job sees what its limits leave it (``limited_fleet``), main memory must hold
-its processes, each on a virtual CPU (``host_fits``), and processors that burst slow it down (``slowed_by_baseline``).
+its processes, each on a virtual CPU (``host_fits``), and processors that burst slow it down
+(``slowed_by_baseline``).
 """
 
 from __future__ import annotations

@@ -89,9 +89,10 @@ def controls(
     Returns
     -------
     list of dict
-        ``title``, ``is_open``, and ``controls``: each ``name``, ``label``, ``help``, ``kind`` (``slider``,
-        ``switch``, ``choice``, ``names`` or ``text``), ``unit``, ``choices``, ``default`` (None
-        where nothing is assumed) and ``open``: what holds where it is left out, in a word.
+        ``title``, ``is_open``, and ``controls``: each ``name``, ``label``, ``help``, ``kind``
+        (``slider``, ``switch``, ``choice``, ``names`` or ``text``), ``unit``, ``choices``,
+        ``default`` (None where nothing is assumed) and ``open``: what holds where it is left out,
+        in a word.
     """
     labels = LABELS if runs is None else {**JOB_LABELS, **LABELS}
     groups: dict[str, list[tuple[str, str]]] = {panel: [] for panel in (*_OPEN, *PANELS)}

@@ -247,9 +247,8 @@ def _stay(reader: Reader, found: re.Match[str]) -> Problems:
     for one in reader.record["front"]:
         if one["extrapolating"] or _machines(one) > 1 or one["request_h"]:
             continue
-        if one["doubt"] * _cost(one) < _cost(here) and max(
-            PATIENCE_H, _time(one) + work_h
-        ) < _time(here):
+        waited_h = max(PATIENCE_H, _time(one) + work_h)
+        if one["doubt"] * _cost(one) < _cost(here) and waited_h < _time(here):
             yield f"#{one['rank']} is sooner and cheaper"
 
 
@@ -423,8 +422,8 @@ _FORMS: Final[Sequence[tuple[str, Check]]] = (
     (rf"Rent (?P<what>.+): (?P<time>{_TIME}) \((?P<times>[^)]+)\), (?P<cost>{_USD}) "
      r"\((?P<costs>[^)]+)\)\.", _rent),
     (rf"(?P<usd>{_USD}) per (?P<of>GPU-hour|hour), (?P<price>(?:your |derived |scaled )?price "
-     r"(?:of (?P<day>[\d-]+)|without a date)), stock unknown; (?:rented by hand: no launcher rents "
-     r"it|(?P<who>.+) rents it)\.", _standing),
+     r"(?:of (?P<day>[\d-]+)|without a date)), stock unknown; (?:rented by hand: no launcher "
+     r"rents it|(?P<who>.+) rents it)\.", _standing),
     (rf"Stay on this machine: (?P<time>{_TIME}) \([^)]+\), (?P<cost>free|{_USD})\.", _stay),
     (rf"Too short to rent anything: it takes (?P<time>{_TIME}) on this machine\.", _short),
     (rf"(?P<row>#\d+) is (?P<speed>{_FASTER}) and (?P<money>costs {_USD}|is {_CHEAPER}|{_DEARER})"
@@ -443,8 +442,8 @@ _FORMS: Final[Sequence[tuple[str, Check]]] = (
     (rf"To meet the deadline with (?P<certainty>\d+) % certainty, take {_WITHIN}\.", _needs),
     (r"No provider in the catalogue offers (?P<name>.+?)\.(?: The nearest that is offered is "
      r"(?P<nearest>\S+): --gpus \S+\.)?", _unoffered),
-    (r"No offer satisfies (?P<name>--.+?)\.(?: (?:The nearest is|Others have it:) --\S+ (?P<nearest>\S+)"
-     r"(?: or \S+| \(.+?\))*\.)?", _unoffered),
+    (r"No offer satisfies (?P<name>--.+?)\.(?: (?:The nearest is|Others have it:) --\S+ "
+     r"(?P<nearest>\S+)(?: or \S+| \(.+?\))*\.)?", _unoffered),
     (r"No input pipeline was seen: it must deliver (?P<rate>[\d.,e+]+) \w+/s"
      r"(?:, (?P<each>.+?) of a vCPU for each)?; profile the script with its loader\.", _unfed),
     (r"(?P<said>[\w, -]+ (?:is|are) not installed here: the slow code .+)", _slow),
