@@ -41,7 +41,7 @@ OTHERS: Final[Mapping[str, str]] = {
     " SFTConfig.gradient_checkpointing galore_optim_kwargs is_sharded_qlora"
     " _CHUNKED_LM_HEAD_CHUNK_SIZE",
     "peft and bitsandbytes": "target_modules autocast_adapter_dtype"
-    " TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING",
+    " TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING peft.prepare_model_for_kbit_training",
     "torchtune": "num_output_chunks lora_attn_modules apply_lora_to_mlp",
     "recipes' tools":
     " Accelerator.prepare_model accumulate_grad_in_fp32 add_sd_models_arguments"

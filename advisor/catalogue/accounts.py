@@ -25,7 +25,7 @@ from advisor.errors import CatalogueError
 from advisor.providers import launched_by
 
 UNITS: Final = ("vcpus", "gpus", "machines", "usd_per_h")
-COLUMNS: Final = files.COLUMNS["accounts"]
+COLUMNS: Final = files.columns("accounts")
 # What an account has to ask for is granted after so long: "24 to 72 hours" where AWS looks at a
 # request (docs.getimpala.ai, 2026-11-25), "within a few hours" or refused at Google
 # (github.com/rochesterxugroup/google_cloud_tutorial). [h]

@@ -196,14 +196,16 @@ class Catalogue(Snapshot):
         memory.
         """
         path = find(self.folders, files.LINKS_FILE)
-        rows = read_facts(path, files.LINKS) if path else ()
+        rows = read_facts(path, files.columns("links")) if path else ()
         peers = {"yes": True, "no": False}
         return tuple(row | {"has_peer_access": peers.get(row.pop("p2p"))} for row in rows)
 
     @cached_property
     def other_prices(self) -> tuple[TableRow, ...]:
         """What is billed besides instances: storage and outgoing traffic."""
-        return read_records(find(self.folders, files.OTHER_PRICES_FILE), files.OTHER_PRICES)
+        return read_records(
+            find(self.folders, files.OTHER_PRICES_FILE), files.columns("other_prices")
+        )
 
     def to_frame(self) -> DataFrame:
         """Return one row a (type, region) with the type's columns beside the prices."""

@@ -16,7 +16,7 @@ from advisor.errors import CatalogueError, UsageError
 from advisor.planners.systems import Billing
 from advisor.quantities import parse_cores_and_memory
 
-COLUMNS: Final = files.COLUMNS["containers"]
+COLUMNS: Final = files.columns("containers")
 _GIB: Final = 2**30
 
 

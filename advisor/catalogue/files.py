@@ -36,46 +36,50 @@ from advisor.catalogue.tables import Column, Kind
 MAX_PRICE_USD_PER_H: Final = 100_000.0  # the dearest instance of 2026 costs 492
 
 
-def _columns() -> Mapping[str, tuple[Column, ...]]:
-    """Return the columns of each table."""
-    found: dict[str, tuple[Column, ...]] = defaultdict(tuple)
-    path = Path(__file__).with_name("columns.csv")
-    for row in csv.DictReader(path.read_text(encoding="utf-8").splitlines()):
-        found[row["table"]] += (
-            Column(
-                name=row["name"], kind=cast("Kind", row["kind"] or "number"),
-                low=float(row["low"] or 0), high=float(row["high"] or "inf"),
-                unit=float(row["unit"] or 1), fact=row["fact"],
-                is_required=row["presence"] == "required",
-                is_optional=row["presence"] == "optional",
-            ),
-        )  # fmt: skip
+def _rows() -> Mapping[str, list[dict[str, str]]]:
+    """Return the rows of ``columns.csv`` by their table."""
+    found = defaultdict(list)
+    text = Path(__file__).with_name("columns.csv").read_text("utf-8")
+    for row in csv.DictReader(text.splitlines()):
+        found[row["table"]].append(row)
     return found
 
 
-COLUMNS: Final = _columns()
-TYPES: Final = COLUMNS["types"]
-PRICES: Final = COLUMNS["prices"]
+_ROWS: Final = _rows()
+
+
+def columns(table: str) -> tuple[Column, ...]:
+    """Return what the columns of a table may hold."""
+    return tuple(
+        Column(
+            name=row["name"], kind=cast("Kind", row["kind"] or "number"),
+            low=float(row["low"] or 0), high=float(row["high"] or "inf"),
+            unit=float(row["unit"] or 1), fact=row["fact"],
+            is_required=row["presence"] == "required", is_optional=row["presence"] == "optional",
+        )
+        for row in _ROWS[table]
+    )  # fmt: skip
+
+
+TYPES: Final = columns("types")
+PRICES: Final = columns("prices")
 # What a source lists: a machine, and its prices in a region. ``accelerator_memory_gib`` is only
 # checked, not kept: accelerators.csv is the authority.
 LISTED: Final = (
     *TYPES,
-    *COLUMNS["listed"],
+    *columns("listed"),
     *(column for column in PRICES if not column.name.endswith("_id")),
 )
-REGIONS: Final = COLUMNS["regions"]
-PROVENANCE: Final = COLUMNS["provenance"]
-SHARE_ALIKE_SPECIFICATIONS: Final = COLUMNS["share_alike_specifications"]
+REGIONS: Final = columns("regions")
+PROVENANCE: Final = columns("provenance")
+SHARE_ALIKE_SPECIFICATIONS: Final = columns("share_alike_specifications")
 # Precisions of which accelerators and devices state a dense peak.
 PEAKS: Final = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
-ACCELERATORS: Final = COLUMNS["accelerators"]
-SHARE_ALIKE_ACCELERATORS: Final = COLUMNS["share_alike_accelerators"]
-NETWORKS: Final = COLUMNS["networks"]
-PROCESSORS: Final = COLUMNS["processors"]
-BURSTABLE: Final = COLUMNS["burstable"]
-AWS_REGIONS: Final = COLUMNS["aws_regions"]
-LINKS: Final = COLUMNS["links"]
-OTHER_PRICES: Final = COLUMNS["other_prices"]
+ACCELERATORS: Final = columns("accelerators")
+SHARE_ALIKE_ACCELERATORS: Final = columns("share_alike_accelerators")
+NETWORKS: Final = columns("networks")
+PROCESSORS: Final = columns("processors")
+BURSTABLE: Final = columns("burstable")
 REGIONS_FILE: Final = "regions.csv"
 PROVENANCE_FILE: Final = "provenance.csv"
 SPECIFICATIONS_FILE: Final = "specifications.cc-by-sa-4.0.csv.gz"

@@ -70,7 +70,7 @@ _NEEDED: Final = {
     "block": ("instance_type", "region", "value", "count", "hours"),
 }
 _RULE_HINT: Final = f"one of: {', '.join(_NEEDED)}"
-_RULE, *_OTHERS = files.COLUMNS["overrides"]
+_RULE, *_OTHERS = files.columns("overrides")
 COLUMNS: Final = (replace(_RULE, hint=_RULE_HINT), *_OTHERS)
 UNITS: Final = ("instances", "vcpus", "gpus")
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import difflib
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from advisor import data
 from advisor.errors import UsageError
-from advisor.planners.core import read_table
 
 if TYPE_CHECKING:
     from advisor.records.nouns import Instances, RunRecord
 
-TABLE: Final = read_table(Path(__file__).with_name("formats.toml"))
+TABLE: Final = tomllib.loads(Path(__file__).with_name("formats.toml").read_text("utf-8"))
 FORMATS: Final[Mapping[str, Mapping[str, Any]]] = TABLE["formats"]
 
 

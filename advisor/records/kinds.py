@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +16,7 @@ from advisor.records.files import unpacked
 from advisor.records.formats import TABLE
 
 _LOOKED_AT_BYTES: Final = 65_536
-_IN_FOLDERS: Final[Mapping[str, tuple[str, ...]]] = TABLE["in_folders"]
+_IN_FOLDERS: Final[Mapping[str, Sequence[str]]] = TABLE["in_folders"]
 _CALLED: Final[Mapping[str, str]] = TABLE["called"]
 _BEGINS: Final[Mapping[str, str]] = TABLE["begins"]
 

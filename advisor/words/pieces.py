@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import shlex
 import textwrap
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from advisor.planners.core import read_table
 from advisor.providers import provider_of
 from advisor.quantities import (
     count_text,
@@ -26,8 +26,8 @@ Record = Mapping[str, Any]
 _WITH_UNIT: Final = re.compile(r"(\d) (%|(?:us|ms|s|min|h|d|GiB|GB|MB|x)(?!\w))")
 
 # What names in records are called, by kind.
-PHRASES: Final[Mapping[str, Mapping[str, str]]] = read_table(
-    Path(__file__).with_name("phrases.toml")
+PHRASES: Final[Mapping[str, Mapping[str, str]]] = tomllib.loads(
+    Path(__file__).with_name("phrases.toml").read_text("utf-8")
 )
 # What is picked, by its name in ``Recommendation.picks``.
 PICKS: Final[Mapping[str, str]] = PHRASES["picks"]

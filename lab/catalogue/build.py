@@ -318,7 +318,7 @@ def write_networks(source: Path, target: Path) -> None:
 def _write_links(measured: Any, target: Path) -> None:
     table = measured.copy()
     table["p2p"] = table["p2p"].where(table["p2p"] == "yes", "")  # else: no path, or a failure
-    _write(target / files.LINKS_FILE, files.LINKS, table)
+    _write(target / files.LINKS_FILE, files.columns("links"), table)
 
 
 def _write_other_prices(source: Path, target: Path) -> None:
@@ -341,7 +341,7 @@ def _write_other_prices(source: Path, target: Path) -> None:
     ]
     table = table[table["region"].notna() & (table["price"] != "")]
     table = table.drop_duplicates(["provider", "region", "item", "tier"])
-    _write(target / files.OTHER_PRICES_FILE, files.OTHER_PRICES, table)
+    _write(target / files.OTHER_PRICES_FILE, files.columns("other_prices"), table)
 
 
 def _number(value: Any) -> float | None:

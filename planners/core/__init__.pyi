@@ -92,4 +92,3 @@ from .setup import read_stack as read_stack
 from .setup import scored_width as scored_width
 from .setup import stack_facts as stack_facts
 from .setup import transformer_parameters as transformer_parameters
-from .tables import read_table as read_table

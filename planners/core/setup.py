@@ -6,6 +6,7 @@ What a parameter takes is ``TrainingSetup``'s, what a training stack does by def
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -13,7 +14,6 @@ from pathlib import Path
 from typing import Any, Final, Literal, cast, get_args
 
 from advisor.planners.core.errors import check_counts, check_not_negative, refused
-from advisor.planners.core.tables import read_table
 
 # In which order a device of a pipeline runs its passes.
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zb", "dualpipe"]
@@ -241,8 +241,8 @@ StoredWeights = Literal["fp32", "bf16"]
 Loss = Literal["eager", "fused", "chunked"]
 
 # What each keeps of a parameter, and what tools call it, as ``optimizers.toml`` says.
-OPTIMIZERS: Final[Mapping[str, Mapping[str, Any]]] = read_table(
-    Path(__file__).with_name("optimizers.toml")
+OPTIMIZERS: Final[Mapping[str, Mapping[str, Any]]] = tomllib.loads(
+    Path(__file__).with_name("optimizers.toml").read_text("utf-8")
 )
 # Rank of GaLore's projections (``transformers.Trainer``: ``galore_optim_kwargs``).
 _GALORE_RANK: Final = 128
@@ -635,17 +635,29 @@ class StackFacts:
 
 
 # Stacks, their releases and what losses keep: ``stacks.toml`` says each with its source.
-_TABLE: Final = read_table(Path(__file__).with_name("stacks.toml"))
+_TABLE: Final = tomllib.loads(Path(__file__).with_name("stacks.toml").read_text("utf-8"))
 LOSSES: Final[Mapping[Loss, Mapping[str, float]]] = _TABLE["losses"]
-_STACKS: Final[Mapping[Stack, dict[str, Any]]] = _TABLE["stacks"]
+
+
+def _facts(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of ``StackFacts`` in a row, arrays as tuples."""
+    return {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in row.items()
+        if name != "releases"
+    }
+
+
 # Releases of a stack, oldest first: name, day, and the fields of ``StackFacts`` that were not yet
 # what ``STACKS`` says.
 Release = tuple[str, str, Mapping[str, Any]]
 RELEASES: Final[Mapping[Stack, tuple[Release, ...]]] = {
-    name: facts.pop("releases") for name, facts in _STACKS.items() if "releases" in facts
+    name: tuple((release, day, _facts(changed)) for release, day, changed in facts["releases"])
+    for name, facts in _TABLE["stacks"].items()
+    if "releases" in facts
 }
 STACKS: Final[Mapping[Stack, StackFacts]] = {
-    name: StackFacts(**facts) for name, facts in _STACKS.items()
+    name: StackFacts(**_facts(facts)) for name, facts in _TABLE["stacks"].items()
 }
 
 

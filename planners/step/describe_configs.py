@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +14,6 @@ from advisor.planners.core import (
     Transformer,
     check_counts,
     check_dimensions,
-    read_table,
     refused,
     transformer_parameters,
 )
@@ -46,10 +46,10 @@ DescribedModel = (
 # stretched to 131,072 (Grattafiori et al., 2024, section 3.4).
 LONGEST_DEFAULT: Final = 8192
 
-_TABLE: Final = read_table(Path(__file__).with_name("configs.toml"))
+_TABLE: Final = tomllib.loads(Path(__file__).with_name("configs.toml").read_text("utf-8"))
 # What a dimension is called by the model families; the first name that is there counts.
-_NAMES: Final[Mapping[str, tuple[str, ...]]] = _TABLE["names"]
-_OPTIONAL: Final[Mapping[str, tuple[str, ...]]] = _TABLE["optional"]
+_NAMES: Final[Mapping[str, Sequence[str]]] = _TABLE["names"]
+_OPTIONAL: Final[Mapping[str, Sequence[str]]] = _TABLE["optional"]
 # Width of one expert, where a dense layer's is stated beside it (Qwen's and DeepSeek's mixtures).
 _EXPERT_WIDTH: Final = ("moe_intermediate_size", "expert_intermediate_size")
 # Written by these heads alone: one prediction a sample, not one a token.

@@ -10,12 +10,13 @@ own files for ``baichuan``, ``chatglm``, ``deepseek``, ``exaone``, ``grok-1``, `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from advisor.planners.core import BlockStyle, Transformer, head_width, model_matrices, read_table
+from advisor.planners.core import BlockStyle, Transformer, head_width, model_matrices
 
 Config = Mapping[str, Any]
 # Root mean square; layer normalisation with scale and shift, or scale alone, or neither.
@@ -44,7 +45,7 @@ class Family:
     norms: int = 2  # of a layer
     last_norms: int = 1  # outside the layers
     # (key of the configuration, what it is where absent, products that then have a bias)
-    biases: tuple[tuple[str, bool, str], ...] = ()
+    biases: Sequence[tuple[str, bool, str]] = ()
     # of queries and keys: one for all heads, of all columns, or none; and the key, with what it is
     # where absent, that turns them on
     head_norms: Literal["head", "columns", ""] = ""
@@ -95,7 +96,7 @@ class Family:
 _POSITIONS: Final = ("max_position_embeddings", "n_positions", "n_ctx")
 
 
-def stated(config: Config, names: tuple[str, ...]) -> int | None:
+def stated(config: Config, names: Sequence[str]) -> int | None:
     """Return the first of these that a configuration states as a whole number."""
     for name in names:
         if isinstance(value := config.get(name), int) and not isinstance(value, bool):
@@ -319,7 +320,8 @@ _NAMED: Final[dict[str, Callable[..., Any]]] = {
 
 
 def _families() -> Iterator[tuple[str, Family]]:
-    for facts in read_table(Path(__file__).with_name("families.toml"))["families"]:
+    text = Path(__file__).with_name("families.toml").read_text("utf-8")
+    for facts in tomllib.loads(text)["families"]:
         names = facts.pop("names").split()
         called = {role: _NAMED[facts[role]] for role in ("extra", "mixer") if role in facts}
         family = Family(**{**facts, **called})

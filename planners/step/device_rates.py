@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 import re
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -417,27 +419,13 @@ def half_peaks(devices: Devices) -> Floats:
     return np.select([half > 0, brain > 0], [half, brain], np.inf)
 
 
-# First match wins. Views move no data, so that they cost neither traffic nor a launch.
-_PATTERNS: Final[tuple[tuple[OperatorKind, str], ...]] = (
-    ("attention", r"attention|flash_attn|efficient_attn|fmha"),
-    ("convolution", r"conv(olution|_transpose)?(\d?d)?(_|$)|mkldnn_convolution|thnn_conv"),
-    ("recurrent", r"(lstm|gru|rnn)(_|$|cell|layer)|_thnn_fused|mkldnn_rnn"),
-    ("matmul", r"^(_?scaled_)?(mm|addmm|bmm|baddbmm|addbmm|matmul|linear|dot|mv|addmv|einsum)"
-     r"|_int_mm|grouped_mm|tensordot|mkldnn_linear|_trilinear|bilinear$"),
-    ("embedding", r"embedding|index_select|^gather|^index$|index_put|scatter|index_add|take"),
-    ("normalisation", r"batch_norm|layer_norm|group_norm|instance_norm|rms_norm|local_response"),
-    ("optimizer", r"^_?fused_(adam|sgd|adagrad)|^_foreach|adamw?_?$|sgd_?$|addcdiv|addcmul"),
-    ("reduction", r"softmax|^(sum|mean|var|std|norm|linalg_vector_norm|max|min|amax|amin|argmax"
-     r"|argmin|any|all|cumsum|logsumexp|prod|topk|sort|nll_loss|cross_entropy|median)"
-     r"|pool|mse_loss|kl_div|smooth_l1"),
-    ("copy", r"copy|clone|contiguous|^_?to$|^_to_copy|^cat$|^_cat$|concat|stack|pad|roll|repeat"
-     r"|flip|^(zero|fill|zeros|ones|full|empty)|upsample|interpolate|fold|tril|triu|split_with"),
-    ("elementwise", r"^(add|sub|mul|div|neg|exp|log|sqrt|rsqrt|pow|relu|gelu|silu|sigmoid|tanh"
-     r"|threshold|dropout|native_dropout|where|masked|clamp|abs|erf|cos|sin|hardtanh|hardswish"
-     r"|elu|leaky|bernoulli|eq|ne|lt|gt|le|ge|bitwise|logical|lerp|reciprocal|maximum|minimum"
-     r"|sign|floor|round|prelu|mish|softplus|rand|normal|uniform|remainder|square|addc)"),
-)  # fmt: skip
-_COMPILED: Final = tuple((kind, re.compile(pattern)) for kind, pattern in _PATTERNS)
+# Of each kind of operators: the first whose pattern matches counts.
+_PATTERNS: Final = tuple(
+    (cast("OperatorKind", kind), re.compile("|".join(patterns)))
+    for kind, patterns in tomllib.loads(
+        Path(__file__).with_name("operators.toml").read_text("utf-8")
+    ).items()
+)
 
 
 @cache
@@ -615,7 +603,7 @@ def operator_kind(name: str) -> OperatorKind:
     ('convolution', 'optimizer')
     """
     bare = name.split("::")[-1].split(".")[0].lower()
-    for kind, pattern in _COMPILED:
+    for kind, pattern in _PATTERNS:
         if pattern.search(bare):
             return kind
     return "other"

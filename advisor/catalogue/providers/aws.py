@@ -40,7 +40,7 @@ def region_codes() -> dict[str, str]:
 
     Raises CatalogueError if the table cannot be read.
     """
-    rows = read_records(bundled_folder() / files.AWS_REGIONS_FILE, files.AWS_REGIONS)
+    rows = read_records(bundled_folder() / files.AWS_REGIONS_FILE, files.columns("aws_regions"))
     return {row.name: row.code for row in rows}
 
 

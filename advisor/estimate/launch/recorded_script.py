@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Literal
 
 from advisor.answer import Command
@@ -24,39 +25,9 @@ from advisor.planners.core import Layout, Precision
 from advisor.planners.layouts import RECORDED, Framework, broken_rule
 from advisor.planners.step import Unit, is_normalisation, layer_kind
 
-_SETUP = """import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
-
-dist.init_process_group()
-"""
-DEEPSPEED_LINES = """import deepspeed
-
-model, optimizer, _, _ = deepspeed.initialize(
-    model=model, optimizer=optimizer, config="ds_config.json"
-)
-"""
-_SAVE_ON_HOST = """from torch.autograd.graph import save_on_cpu
-
-forward = model.forward
-
-
-def forward_with_host_memory(*args, **kwargs):
-    with save_on_cpu(pin_memory=True):
-        return forward(*args, **kwargs)
-
-
-model.forward = forward_with_host_memory
-"""
-# ZeRO-1: settings that the optimizer's class takes back.
-_SHARDED_OPTIMIZER = """from inspect import signature
-from torch.distributed.optim import ZeroRedundancyOptimizer
-
-taken = signature(type(optimizer)).parameters
-settings = {{k: v for k, v in optimizer.defaults.items() if k in taken}}
-optimizer = ZeroRedundancyOptimizer(
-    model.parameters(), optimizer_class=type(optimizer), process_group={group}, **settings
-)
-"""
+# Lines that are put into a script, by what they are for.
+_SNIPPETS = tomllib.loads(Path(__file__).with_name("recorded_script.toml").read_text("utf-8"))
+DEEPSPEED_LINES: str = _SNIPPETS["deepspeed"]
 
 # The call by which a script spreads its model over ranks already; empty for none.
 SpreadBy = Literal["", "ddp", "fsdp"]
@@ -209,14 +180,14 @@ def parallel_file(
     is_spread = spread_by == _spread_in(layout)
     text = "# one device: the script as it is\n"
     if layout.devices > 1:
-        text = "" if is_spread else _SETUP
+        text = "" if is_spread else _SNIPPETS["ranks"]
     text += _mesh(layout)
     if layout.tp > 1:
         text += tensor_parallel_plan(parts)
     if layout.recompute == "full" and layout.pp == 1:
         text += _recomputed(parts)
     if "activations" in layout.offload:
-        text += _SAVE_ON_HOST
+        text += _SNIPPETS["save_on_host"]
     if layout.pp > 1:
         return text + _pipelined(parts, layout, stages)
     if layout.zero_stage == 3:
@@ -228,7 +199,7 @@ def parallel_file(
             f"model = DistributedDataParallel(model{mesh})\n"
         )
     if layout.dp > 1 and layout.zero_stage == 1:
-        text += _SHARDED_OPTIMIZER.format(group="None")
+        text += _SNIPPETS["sharded_optimizer"].format(group="None")
     return text
 
 
@@ -320,7 +291,7 @@ def _pipelined(parts: Sequence[Unit], layout: Layout, stages: Sequence[int]) -> 
             'model = DistributedDataParallel(model, process_group=mesh.get_group("dp"))\n'
         )
     if layout.zero_stage == 1:
-        text += _SHARDED_OPTIMIZER.format(group='mesh.get_group("dp")')
+        text += _SNIPPETS["sharded_optimizer"].format(group='mesh.get_group("dp")')
     elif layout.zero_stage == 0:
         text += "# the optimizer is made of this stage: model.parameters()\n"
     return text + (

@@ -42,6 +42,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import tomllib
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -77,21 +78,10 @@ from advisor.records.tracked import (
 )
 
 DATABASE: Final = "mlflow.db"
+_TABLE: Final = tomllib.loads(Path(__file__).with_name("trackers.toml").read_text("utf-8"))
+_MLFLOW: Final = _TABLE["mlflow"]
+_WANDB: Final = _TABLE["wandb"]
 _object: Final = partial(object_in, what="", error=RunError, hint="export the run again")
-_MB: Final = 1e6
-_GAUGES: Final = {
-    "memory_bytes": ("system/system_memory_usage_megabytes", _MB),
-    "gpu_fraction": ("system/gpu_0_utilization_percentage", 0.01),
-    "gpu_memory_bytes": ("system/gpu_0_memory_usage_megabytes", _MB),
-    "gpu_power_w": ("system/gpu_0_power_usage_watts", 1.0),
-}
-_COUNTERS: Final = {
-    "network_received_bytes_per_s": ("system/network_receive_megabytes", _MB),
-    "network_sent_bytes_per_s": ("system/network_transmit_megabytes", _MB),
-}
-_STATES: Final[dict[str, Status]] = {
-    "FINISHED": "ok", "FAILED": "failed", "KILLED": "censored", "RUNNING": "censored",
-}  # fmt: skip
 
 
 def read_mlflow(path: Path, machines: Instances | None = None) -> list[RunRecord]:
@@ -171,7 +161,7 @@ def _runs(client: Any, path: Path) -> Iterator[Any]:
 
 
 def _has_begun(run: Any) -> bool:
-    return run.info.status in _STATES and bool(run.info.start_time)
+    return run.info.status in _MLFLOW["states"] and bool(run.info.start_time)
 
 
 def _mlflow_record(client: Any, run: Any, path: Path, said: Instances | None) -> RunRecord:
@@ -197,15 +187,15 @@ def _mlflow_record(client: Any, run: Any, path: Path, said: Instances | None) ->
             settings=params,
             machines=machines,
             time_s=time_s,
-            status=_STATES[run.info.status],
-            series=readings_series(readings, _gauges(machines.vcpus), _COUNTERS),
+            status=_MLFLOW["states"][run.info.status],
+            series=readings_series(readings, _gauges(machines.vcpus), _MLFLOW["counters"]),
         )
 
 
 def _gauges(vcpus: float | None) -> dict[str, tuple[str, float]]:
     """Return the gauges; what the processor did is known where its number of cores is."""
     cores = {"cpu_cores": ("system/cpu_utilization_percentage", vcpus / 100.0)} if vcpus else {}
-    return _GAUGES | cores
+    return {**_MLFLOW["gauges"], **cores}
 
 
 def _history(client: Any, run_id: str, name: str, began_s: float) -> tuple[Floats, Floats]:
@@ -216,13 +206,6 @@ def _history(client: Any, run_id: str, name: str, began_s: float) -> tuple[Float
 
 
 STATE: Final = "trainer_state.json"
-_OBSERVED: Final = {
-    "train_samples_per_second": "samples_per_s",
-    "train_steps_per_second": "steps_per_s",
-    "total_flos": "flop",
-    "train_mem_cpu_peaked_delta": "memory_peak_bytes",
-    "train_mem_gpu_peaked_delta": "gpu_memory_peak_bytes",
-}
 
 
 def read_huggingface(path: Path, machines: Instances | None = None) -> list[RunRecord]:
@@ -258,7 +241,7 @@ def _record(run: Path, file: Path, machines: Instances | None) -> RunRecord:
         )
     facts: dict[str, Fact] = {
         ours: value
-        for theirs, ours in _OBSERVED.items()
+        for theirs, ours in _TABLE["huggingface"]["facts"].items()
         if (value := real(closing.get(theirs))) is not None and value >= 0
     }
     return run_record(
@@ -312,7 +295,7 @@ def _as_own(row: Row) -> Row:
         return row
     cells = {_OF_TABLE.get(name, name): cell for name, cell in row.cells.items()
              if name not in _NO_SETTINGS}  # fmt: skip
-    cells["status"] = _WANDB_STATES.get(cells.get("status", "").lower(), "failed")
+    cells["status"] = _WANDB["states"].get(cells.get("status", "").lower(), "failed")
     return replace(row, cells=cells)
 
 
@@ -475,22 +458,6 @@ def _series(
 LOG: Final = ".wandb"
 SUMMARY: Final = "wandb-summary.json"
 EVENTS: Final = ("wandb-events.jsonl", "system_metrics.csv")
-# Channel -> (their name, factor to ours)
-_WANDB_GAUGES: Final = {
-    "memory_bytes": ("system.proc.memory.rssMB", 2.0**20),
-    "gpu_fraction": ("system.gpu.0.gpu", 0.01),
-    "gpu_memory_bytes": ("system.gpu.0.memoryAllocatedBytes", 1.0),
-    "gpu_power_w": ("system.gpu.0.powerWatts", 1.0),
-}
-_WANDB_COUNTERS: Final = {
-    "network_received_bytes_per_s": ("system.network.recv", 1.0),
-    "network_sent_bytes_per_s": ("system.network.sent", 1.0),
-    "disk_read_bytes_per_s": ("system.disk.in", _MB),
-    "disk_write_bytes_per_s": ("system.disk.out", _MB),
-}
-_WANDB_STATES: Final[dict[str, Status]] = {
-    "finished": "ok", "failed": "failed", "crashed": "failed", "killed": "censored",
-}  # fmt: skip
 
 
 def read_wandb(path: Path, machines: Instances | None = None) -> list[RunRecord]:
@@ -550,7 +517,7 @@ def _wandb_record(run_id: str, file: Path, run: LoggedRun, said: Instances | Non
         settings=run.config,
         machines=machines,
         time_s=positive(run.summary.get("_runtime"), file, "_runtime"),
-        status=_WANDB_STATES.get(state, "failed"),
+        status=_WANDB["states"].get(state, "failed"),
         series=_wandb_series(file, run.events, real(_cores(run.metadata)) or machines.vcpus),
     )
 
@@ -587,7 +554,7 @@ def _wandb_series(
     columns = {name for row in rows for name in row}
     readings = {name: (t_s, np.array([_value(row, name) for row in rows])) for name in columns}
     cores = {"cpu_cores": ("system.cpu", vcpus / 100.0)} if vcpus else {}
-    return readings_series(readings, _WANDB_GAUGES | cores, _WANDB_COUNTERS)
+    return readings_series(readings, {**_WANDB["gauges"], **cores}, _WANDB["counters"])
 
 
 def _rows(file: Path) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ step, after a day and time, the step is what passes between two of them (torchti
 from __future__ import annotations
 
 import re
+import tomllib
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -22,25 +23,8 @@ from advisor.records.tracked import UNKNOWN, known_machines, opened, run_record
 _N: Final = r"([\d,]*\.?\d+(?:e[-+]?\d+)?)"
 _UNITS: Final = {"": 1.0, "s": 1.0, "ms": 1e-3, "k": 1e3, "mb": 2.0**20, "mib": 2.0**20,
                  "gb": 2.0**30, "gib": 2.0**30}  # fmt: skip
-# (what a line says, pattern of a number and its unit, unit where it names none). Per fact the
-# first pattern that a log matches anywhere is read; a bar's rate is of the whole time so far.
-_SAID: Final = (
-    ("step_s", rf"elapsed time per iteration \((ms)\): {_N}", ""),
-    ("step_s", rf"elapsed_time_per_iteration_(ms): {_N}(K?)", ""),
-    ("step_s", rf"\biter \d+: loss [^,]+, time {_N} ?(ms|s)", ""),
-    ("step_s", rf"\biter time: {_N} ?(ms|s)", ""),
-    ("step_s", rf"\bTime:? +{_N}s?,? *[\d.,]*/?s? *\( *{_N}(s?)", ""),
-    ("step_s", rf"\btime: (?:[\d.]+ \()?{_N}(s?)\)?.*\bdata(?:_time)?: ", ""),
-    ("step_s", rf"\b(?:step|iteration)[ _]time(?:[ _]?\(?(ms|s)\)?)?[ :=]+{_N} ?(ms|s)?", ""),
-    ("step_s", rf"{_N} ?(ms|s)/(?:step|it|iter|batch)\b", ""),
-    ("steps_per_s", rf"{_N} ?(?:it|step|steps|iter)/s", ""),
-    ("steps_per_s", rf"'train_steps_per_second': '?{_N}", ""),
-    ("input_s", rf"\b[Dd]ata(?:_time)?:? +{_N}", ""),
-    ("gpu_memory_peak_bytes", rf"max allocated: {_N}", "mb"),
-    ("gpu_memory_peak_bytes", rf"\bmemory: +{_N} ?(GiB|MiB|GB|MB)?", "mb"),
-    ("gpu_memory_peak_bytes", rf"max mem: {_N}", "mb"),
-    ("batch", rf"global[ _]batch[ _]size: +{_N}(K?)", ""),
-)
+# What a line says, pattern of a number and its unit, unit where it names none.
+_SAID: Final = tomllib.loads(Path(__file__).with_name("log_lines.toml").read_text("utf-8"))["said"]
 _BAR: Final = re.compile(r"(\d+)/\d+ \[(?:(\d+):)?(\d+):(\d+)<")
 _RUNTIME: Final = re.compile(rf"'train_runtime': '?{_N}")
 _STAMPED: Final = re.compile(
@@ -58,7 +42,7 @@ def read_log(path: Path, machines: Instances | None = None) -> list[RunRecord]:
     text = _ANSI.sub("", opened(path)).replace("\r", "\n")
     lines = [line for line in text.splitlines() if len(line) <= _LONGEST]
     said = {name: found for name, pattern, unit in reversed(_SAID)
-            if (found := _numbers(lines, pattern, unit))}  # fmt: skip
+            if (found := _numbers(lines, pattern.replace("{N}", _N), unit))}  # fmt: skip
     steps_s = _between(lines) or said.pop("step_s", [])
     if not steps_s:
         steps_s = [1.0 / rate for rate in said.get("steps_per_s", []) if rate > 0]
