@@ -10,12 +10,12 @@ from .best import least_searched_s as least_searched_s
 from .best import least_step_s as least_step_s
 from .best import refusal as refusal
 from .best import rented_or_possible as rented_or_possible
-from .case import is_step_uncertain as is_step_uncertain
 from .case import DIGITS as DIGITS
 from .case import SPACE as SPACE
 from .case import StepCase as StepCase
 from .case import constants as constants
 from .case import is_laid_out_by_shape as is_laid_out_by_shape
+from .case import is_step_uncertain as is_step_uncertain
 from .completion import Completion as Completion
 from .completion import Rent as Rent
 from .completion import SideCosts as SideCosts
