@@ -225,6 +225,8 @@ advise_chores: Final = source(_ends, _checkpoints, _waiting)
 # Of the wall time, spent repeating before the job goes on with fresh data: that of our own
 # experiment (lab/notes/experiments.md); PerFect's was not published.
 REPEATING: Final = 0.7
+# Below this share of a step no loader is slower than what it feeds.
+_LEAST_WAIT: Final = 0.04
 # Of the memory that is left, for samples that are kept.
 _OF_MEMORY: Final = 0.8
 
@@ -247,7 +249,7 @@ def _feeding(facts: Facts) -> Feeding | None:
     ):
         return None
     step_s, share = now.step_time_s.value, now.shares.get("input", 0.0)
-    if not 0.0 < share < 1.0:
+    if not _LEAST_WAIT < share < 1.0:
         return None
     # Beside the step loading takes all of it, in the loop its share.
     batch_s = step_s if job.feed.workers else share * step_s

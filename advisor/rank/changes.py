@@ -237,10 +237,12 @@ def _proposed(one: Advice, facts: Facts) -> ProposedChange | None:
     factors = [one.time_factor, *([one.cost_factor] if facts.now.cost_usd.value > 0 else [])]
     if min(factors) >= 1.0 - LEAST_EFFECT:
         return None
+    if one.then is not None and not facts.is_here:
+        return _change(one.name, _do(one), one.then, facts.now)
     # On this machine what is recorded and what the model says are two numbers of one thing.
-    now = facts.now
-    return ProposedChange(
-        name=one.name, do=_do(one), time_factor=one.time_factor, cost_factor=one.cost_factor,
+    found, now = _change(one.name, _do(one), facts.now, facts.now), facts.now
+    return replace(
+        found, time_factor=one.time_factor, cost_factor=one.cost_factor,
         training_time_h=now.training_time_h.scaled(one.time_factor),
         cost_usd=now.cost_usd.scaled(one.cost_factor),
     )  # fmt: skip
@@ -273,9 +275,7 @@ def _machines(one: Candidate) -> tuple[tuple[str, str, str, int], ...]:
     return tuple((o.provider, o.instance_type, o.pricing, count) for o, count in parts)
 
 
-def _change(
-    name: str, do: str, one: Candidate | ProposedChange, chosen: Candidate
-) -> ProposedChange:
+def _change(name: str, do: str, one: Candidate, chosen: Candidate) -> ProposedChange:
     before_h, before_usd = chosen.training_time_h.value, chosen.cost_usd.value
     cost = one.cost_usd.value
     return ProposedChange(
