@@ -50,9 +50,7 @@ class Detector(nn.Module):
         mask = samples.mask[:, None].float()
         mask = nn.functional.interpolate(mask, size=seen.shape[-2:]).to(torch.bool).flatten(1)
         queries = self.queries.weight.unsqueeze(0).repeat(len(seen), 1, 1)
-        found = self.layer(
-            queries, seen.flatten(2).transpose(1, 2), memory_key_padding_mask=mask
-        )
+        found = self.layer(queries, seen.flatten(2).transpose(1, 2), memory_key_padding_mask=mask)
         return {"logits": self.classes(found), "boxes": self.boxes(found).sigmoid()}
 
 
@@ -81,10 +79,12 @@ sampler = BatchSampler(RandomSampler(dataset), 4, drop_last=True)
 loader = DataLoader(dataset, batch_sampler=sampler, collate_fn=collated, num_workers=1)
 model = Detector().to("cuda")
 weights = {"loss_ce": 1, "loss_box": 5}
-optimizer = torch.optim.AdamW([
-    {"params": [p for n, p in model.named_parameters() if "conv" not in n]},
-    {"params": [p for n, p in model.named_parameters() if "conv" in n], "lr": 1e-5},
-])
+optimizer = torch.optim.AdamW(
+    [
+        {"params": [p for n, p in model.named_parameters() if "conv" not in n]},
+        {"params": [p for n, p in model.named_parameters() if "conv" in n], "lr": 1e-5},
+    ]
+)
 schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-3, 1000)
 for epoch in range(5):
     for samples, targets in loader:

@@ -53,9 +53,10 @@ class Loss(nn.Module):
             for iq, q in enumerate(told) for at, v in enumerate(student.chunk(4)) if at != iq
         ]  # fmt: skip
         self.follow(teacher)
-        return sum(terms) / len(terms) + torch.einsum(
-            "nc,ck->nk", student, self.queue.clone().detach()
-        ).square().mean()
+        return (
+            sum(terms) / len(terms)
+            + torch.einsum("nc,ck->nk", student, self.queue.clone().detach()).square().mean()
+        )
 
     @torch.no_grad()
     def follow(self, teacher):
