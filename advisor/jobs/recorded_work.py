@@ -260,13 +260,8 @@ def recorded_setup(
     ``optimizers``: names of the classes; ``loss``: as the script names it, empty for no name.
     """
     weights: StoredWeights = "bf16" if deep.parameter_bytes < 3 * deep.parameters else "fp32"
-    trained_bytes = (
-        deep.gradient_bytes if deep.adapter_rank else 0
-    )  # what they stand beside is not
-    is_narrow = (
-        trained_bytes < 3 * deep.trainable_parameters if trained_bytes else weights == "bf16"
-    )
-    of_weights = 0.5 if is_narrow else 1.0
+    held = _trained_in_copies(deep)
+    of_weights = 0.5 if held[1] < 3 * held[0] else 1.0
     kept = deep.optimizer_state_bytes / max(deep.trainable_parameters, 1) / of_weights
     known: tuple[tuple[float, Optimizer], ...] = (
         (6.0, "adamw"), (3.0, "sgd-momentum"), (1.0, "adamw-8bit"), (0.0, "sgd"),
@@ -285,6 +280,13 @@ def recorded_setup(
         loss=next((one for one in get_args(Loss) if one == loss), None),
         **_adapters(deep),
     )
+
+
+def _trained_in_copies(deep: DeepStep) -> tuple[int, int]:
+    """Return the parameters that autocast keeps copies of and their bytes: of adapters, theirs."""
+    if deep.adapter_rank:
+        return deep.trainable_parameters, deep.gradient_bytes
+    return deep.parameters, deep.parameter_bytes
 
 
 def _adapters(deep: DeepStep) -> dict[str, Any]:
@@ -314,10 +316,7 @@ def moments_of(deep: DeepStep) -> tuple[Moment, ...]:
     if deep.samples < 1:
         return ()
     micro_batch = max(deep.samples // max(deep.micro_batches, 1), 1)
-    held = deep.parameters, deep.parameter_bytes
-    if deep.adapter_rank:  # autocast keeps no copy of what is frozen
-        held = deep.trainable_parameters, deep.gradient_bytes
-    cast = cast_parameters(recorded_precision(deep), *held)
+    cast = cast_parameters(recorded_precision(deep), *_trained_in_copies(deep))
     weights = deep.parameter_bytes + PRECISION_BYTES["bf16"] * cast
     model_bytes = float(model_state(weights, 0, deep.optimizer_state_bytes).device_bytes)
     found = []

@@ -94,9 +94,10 @@ def _cure(ended: Ended, seen: Recording) -> str:
         return install_hint(ended.python, [what])
     if ended.cause == "distribution":
         return f"{shell_line([ended.python])} -m pip install {what}"
-    at, is_rehearsed = ended.where or "the script", seen.rehearsal is not None
-    watched = f"fix {at}: its traceback is above; `advisor profile` only watched"
-    cures = {
+    at, cause = ended.where or "the script", ended.cause
+    if seen.rehearsal is not None and cause in ("accelerator", "memory"):
+        cause = "error"  # what would rehearse it
+    return {
         "own package": f"say where it is: PYTHONPATH=. advisor profile {script}",
         "file": f"put {what or 'the file'} there, or give the script another path"
         + ("" if os.path.isabs(what) else f" (relative ones count from {seen.folder})"),
@@ -109,10 +110,7 @@ def _cure(ended: Ended, seen: Recording) -> str:
         "arguments": f"give them after the script: advisor profile {script} ...",
         "accelerator": f"leave --no-rehearse out: {rehearse}",
         "memory": f"rehearse it, which needs none: {rehearse}; or give it a smaller batch",
-    }
-    if is_rehearsed and ended.cause in ("accelerator", "memory"):
-        return watched
-    return cures.get(ended.cause, watched)
+    }.get(cause, f"fix {at}: its traceback is above; `advisor profile` only watched")
 
 
 def _words_of(seen: Recording) -> Sequence[str]:

@@ -445,10 +445,9 @@ def total_work(
         if 0 < steps < MOST_TURNS:
             return TotalWork.of(steps, epochs, candidate["source"], sure)
         if "loops" in candidate:
-            rounds = _of_rounds(candidate["loops"], found, events, samples_per_step)
-            if rounds:
-                sure = "likely" if events.fact("environment") else "weak"
-                return TotalWork.of(rounds, None, candidate["source"], sure)
+            if steps := _of_rounds(candidate["loops"], found, events, samples_per_step):
+                source, is_played = candidate["source"], bool(events.fact("environment"))
+                return TotalWork.of(steps, None, source, "likely" if is_played else "weak")
             if length := of_loops(candidate["loops"], found, events):
                 steps, per_epoch, sure = length
                 epochs = steps / per_epoch if per_epoch else None
@@ -467,14 +466,15 @@ def _of_rounds(
     were seen until the next began; else those of the loops inside, where an unknown innermost one
     learns from each frame once. 0 where nothing counts frames.
     """
-    seen = _seen(_one_count(found), len(loops) - 1)
-    first, last = (one[1].get("bound") for one in (seen[0], seen[-1]))
-    is_one = seen[0][1]["where"] == seen[-1][1]["where"] and first and last
-    if not is_one or first["is_own"] or last["is_own"] or first["counter"] < 1:
+    where = loops[-1]["where"]
+    seen = [loop for _, loop in _seen(_one_count(found), len(loops) - 1) if loop["where"] == where]
+    first, last = (one.get("bound") or {"is_own": True} for one in (seen[0], seen[-1]))
+    if first["is_own"] or last["is_own"] or first["counter"] < 1:
         return 0.0
-    frames, limit = first["counter"], last["limit"]
+    frames, rounds = first["counter"], math.ceil(last["limit"] / first["counter"])
+    if last["counter"] % frames:  # it is counted between updates
+        return 0.0
     played = events.fact("environment")
-    rounds = math.ceil(limit / frames)
     if played.get("frames") and played["frames"] % frames == 0:
         return float(rounds * played["updates"] * frames / played["frames"])
     if not any(name in loops[-1]["text"] for name in fmt.LENGTHS["frames"]):

@@ -335,10 +335,11 @@ def _counting(batch: Any, loader: Any) -> Callable[[Any], int]:
     for at, shape in enumerate(shapes):
         if len(shape) and shape[0] == size:
             return lambda batch, at=at: next(islice(_tensors(batch), at, None)).shape[0]  # type: ignore[misc]
-    for at, one in enumerate(batch) if isinstance(batch, (list, tuple)) else ():
+    lists = [batch, *batch] if isinstance(batch, (list, tuple)) else []
+    for at, one in enumerate(lists):
         if isinstance(one, (list, tuple)) and len(one) == size:
-            return lambda batch, at=at: len(batch[at])  # type: ignore[misc]
-    return len if isinstance(batch, (list, tuple)) and len(batch) == size else samples_in
+            return lambda batch, at=at: len(batch[at - 1] if at else batch)  # type: ignore[misc]
+    return samples_in
 
 
 def samples_in(batch: Any, axis: int = 0) -> int:

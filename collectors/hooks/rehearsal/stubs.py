@@ -118,23 +118,21 @@ def _deepspeed_alone(module: Any) -> None:
     """Have a script that nobody launched find one rank, as under ``deepspeed`` with one device."""
 
     def alone(distributed_port: int = 29500, verbose: bool = True) -> None:
-        ranks = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "MASTER_PORT": distributed_port}
-        for name, value in {"MASTER_ADDR": "127.0.0.1", **ranks}.items():
-            os.environ.setdefault(name, str(value))
+        ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+        os.environ.update(ranks, MASTER_PORT=str(distributed_port))
 
     module.mpi_discovery = alone
 
 
-def _transformers_weights(module: Any) -> None:
-    from .checkpoints import of_shapes
+def _weights(name: str) -> Callable[[Any], None]:
+    """Return a function of ``checkpoints``, which imports torch where it is called."""
 
-    of_shapes(module)
+    def change(module: Any) -> None:
+        from . import checkpoints
 
+        getattr(checkpoints, name)(module)
 
-def _diffusers_weights(module: Any) -> None:
-    from .checkpoints import of_diffusion
-
-    of_diffusion(module)
+    return change
 
 
 def _timm_weights(module: Any) -> None:
@@ -146,8 +144,8 @@ def _timm_weights(module: Any) -> None:
 CHANGED: dict[str, Callable[[Any], None]] = {
     "deepspeed.comm.comm": _deepspeed_alone,
     "deepspeed.ops.op_builder.builder": _deepspeed_kernels,
-    "diffusers.models.modeling_utils": _diffusers_weights,
-    "transformers.modeling_utils": _transformers_weights,
+    "diffusers.models.modeling_utils": _weights("of_diffusion"),
+    "transformers.modeling_utils": _weights("of_shapes"),
     "timm.models._builder": _timm_weights,
 }
 

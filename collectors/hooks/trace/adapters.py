@@ -31,15 +31,10 @@ def adapters_in(roots: Iterable[Any]) -> dict[str, Any]:
             last = path.split(".")
             names[".".join(last[-2:] if last[-1].isdigit() else last[-1:])] = None
             weight = getattr(getattr(module, "base_layer", module), "weight", None)
-            bits = bits or _bits_of(weight)
+            if weight is not None:
+                kinds = [kind.__name__ for kind in type(weight).__mro__]
+                stored = 8 * int(weight.element_size())
+                bits = next((_QUANTISED[kind] for kind in kinds if kind in _QUANTISED), stored)
     if not ranks:
         return {}
     return {"adapter_rank": max(ranks), "adapter_modules": list(names), "base_bits": bits}
-
-
-def _bits_of(weight: Any) -> int:
-    """Return how wide a weight is stored; 0 where there is none."""
-    for kind in type(weight).__mro__:
-        if kind.__name__ in _QUANTISED:
-            return _QUANTISED[kind.__name__]
-    return 0 if weight is None else 8 * int(weight.element_size())

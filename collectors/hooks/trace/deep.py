@@ -36,7 +36,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
     supports_higher_order_operators = True
 
     def __init__(
-        self, storages: LookedAtMemory, modules: Modules, timer: Timer, rehearsal: Any = None
+        self, storages: LookedAtMemory, modules: Modules, device: str, rehearsal: Any = None
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[operators.OperatorCall] = []
@@ -45,7 +45,8 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.is_in_optimizer = False
         self._storages = storages
         self._modules = modules
-        self._timer = timer
+        self._timer = Timer("" if rehearsal is not None else device)
+        self._device = device
         self._rehearsal = rehearsal
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -90,7 +91,13 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for tensor in tensors_in(result):
                 if key_of(tensor) not in known:
                     self._storages.add(tensor, owner if node is None else -1)
-        self._storages.operator_ended()
+        if not self._is_followed:  # else its own memory knows what dies, and when
+            self._storages.operator_ended()
+
+    @property
+    def _is_followed(self) -> bool:
+        mode = self._rehearsal
+        return mode is not None and self._device == "cuda" and mode.memory.is_followed
 
 
 class Timer:
@@ -142,8 +149,7 @@ class DeepTrace:
         parameters = optimizers.parameters()
         is_used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         self._device = parameters[0].device.type if parameters else "cuda" if is_used else "cpu"
-        timer = Timer("" if rehearsal is not None else self._device)
-        self._trace = Trace(self._storages, self._modules, timer, rehearsal)
+        self._trace = Trace(self._storages, self._modules, self._device, rehearsal)
         self._begin_ns = 0
         self._handle: Any = None
 
@@ -278,7 +284,7 @@ class DeepTrace:
     def _frontiers(self, fixed: set[int], model: WholeModel) -> dict[str, Any]:
         """Return the moments that can be the step's peak; a rehearsal has followed every block."""
         mode = self._trace._rehearsal
-        if mode is None or not mode.memory.is_followed or self._device != "cuda":
+        if not self._trace._is_followed:
             found, _ = self._storages.frontiers(fixed, model.parts)
             return {"memory_frontier": found}
         from ..rehearsal.allocator import losses

@@ -66,11 +66,6 @@ def _hugging_face(variables: dict[str, Any]) -> Any:
     return steps, variables.get("num_train_epochs"), "Hugging Face Trainer state.max_steps"
 
 
-def _ultralytics(variables: dict[str, Any]) -> Any:
-    epochs = getattr(variables.get("self"), "epochs", None)
-    return (None, epochs, "Ultralytics trainer.epochs") if isinstance(epochs, int) else None
-
-
 def _keras(variables: dict[str, Any]) -> Any:
     epochs = variables.get("epochs")
     iterator = variables.get("epoch_iterator")
@@ -99,7 +94,8 @@ LIBRARIES = (
         spreads={"Fabric": "", "LightningModule": "", "Trainer": ""},
     ),
     TrainingLibrary("keras", loop="fit", length=_keras),
-    TrainingLibrary("ultralytics", loop="_do_train", length=_ultralytics),
+    TrainingLibrary("ultralytics", loop="_do_train", length=lambda variables: (
+        None, variables["self"].epochs, "Ultralytics trainer.epochs")),
     TrainingLibrary("accelerate", spreads={"Accelerator": ""}),
     TrainingLibrary("torch", spreads={
         "DataParallel": "", "DistributedDataParallel": "ddp", "FSDP": "fsdp",
