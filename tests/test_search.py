@@ -152,7 +152,8 @@ def test_memory_of_a_search_does_not_grow_with_the_layouts() -> None:
     # Experts as wide as a dense block would not fit: 64 of a 64th of its width.
     many, big = peak(replace(large, experts=64, ffn=768), 128, 15360)
     assert many > 10 * few
-    assert big < 1.5 * small
+    # The small one ends within its first block, which is a quarter of a whole one.
+    assert big < 2 * small
 
 
 @pytest.mark.parametrize(

@@ -597,7 +597,10 @@ class LayoutProblem(LayoutConditions):
         key = devices, global_batch, space
         if key not in self.seen:
             axis = splits(self.transformer, devices, global_batch, space)
-            self.seen[key] = least_step_s(*(kind.case(axis) for kind in self.kinds))
+            starts = range(0, max(np.size(axis.dp), 1), _BLOCK // 16)
+            parts = [axis_part(axis, slice(start, start + _BLOCK // 16)) for start in starts]
+            found = [least_step_s(*(kind.case(part) for kind in self.kinds)) for part in parts]
+            self.seen[key] = np.concatenate([one.ravel() for one in found])
         return self.seen[key]
 
     def _valid(
