@@ -170,20 +170,22 @@ def test_further_ways_stand_behind_and_are_like_their_rows() -> None:
 
 @given(st.lists(st.tuples(
     st.sampled_from([1.0, 2.0, 3.0]), st.sampled_from([1.0, 2.0, 3.0, 4.0]), st.booleans(),
-    st.integers(0, 2), st.integers(-1, 1),
+    st.integers(0, 2), st.integers(-1, 1), st.integers(1, 3),
 ), min_size=1, max_size=12))  # fmt: skip
-def test_only_the_cheapest_spot_rows_below_every_steady_one_are_replayed(
-    rows: list[tuple[float, float, bool, int, int]],
+def test_only_the_cheapest_spot_rows_below_every_steady_one_on_no_more_machines_are_replayed(
+    rows: list[tuple[float, float, bool, int, int, int]],
 ) -> None:
-    time, cost, spot, column, band = (np.array(x) for x in zip(*rows, strict=True))
-    found = _worth_replaying(time, cost, spot, column, band.astype(float))
-    steady = [(t, c) for t, c, is_spot, _, _ in rows if not is_spot]
+    time, cost, spot, column, band, machines = (np.array(x) for x in zip(*rows, strict=True))
+    found = _worth_replaying(time, cost, spot, column, band.astype(float), machines)
+    steady = [(t, c, n) for t, c, is_spot, _, _, n in rows if not is_spot]
     seen: dict[tuple[int, int], int] = {}
     for i in np.argsort(cost, kind="stable").tolist():
         if spot[i]:
             seen.setdefault((int(column[i]), int(band[i])), i)
     expected = {
-        i for i in seen.values() if not any(t <= time[i] and c <= cost[i] for t, c in steady)
+        i
+        for i in seen.values()
+        if not any(t <= time[i] and c <= cost[i] and n <= machines[i] for t, c, n in steady)
     }
     assert set(found.tolist()) == expected
 

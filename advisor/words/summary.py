@@ -226,18 +226,21 @@ def _because(one: Record, chosen: Record) -> str:
 def _doubted(
     chosen: Record, front: Sequence[Record], said: Sequence[Record | None]
 ) -> Iterator[Claim]:
-    """Say what is saved by what is as fast, costs less, and lacks what the choice has."""
+    """Say what is saved by what is as fast, costs less, and lacks what the choice has.
+
+    On more machines it is told where it lacks something besides.
+    """
     machines = _machines(chosen)
     found = [
         one for one in front
         if all(one is not other for other in (chosen, *said)) and _cost(one) < _cost(chosen)
-        and _time(one) < _PERCENT_BELOW * _time(chosen) and _machines(one) <= machines
-        and lacking_words(one, chosen)
+        and _time(one) < _PERCENT_BELOW * _time(chosen) and lacking_words(one, chosen)
     ]  # fmt: skip
     if found:
         best = min(found, key=_cost)
         share = cheaper_words(_cost(best) / _cost(chosen))
-        text = f"#{best['rank']} is {share} in the time{_because(best, chosen)}."
+        several = f", on {_machines(best)} machines" if _machines(best) > machines else ""
+        text = f"#{best['rank']} is {share} in the time{several}{_because(best, chosen)}."
         yield _compared("cheaper", best, chosen, text)
 
 

@@ -294,6 +294,8 @@ def _doubted(reader: Reader, found: re.Match[str]) -> Problems:
     one, than = reader.row(found["row"]), reader.picked
     if _cost(one) >= _cost(than) or not _is_ratio(found["money"], _cost(than) / _cost(one)):
         yield f"{_cost(one) / _cost(than):.4g} times the cost"
+    if int(found["machines"] or 0) not in (0, _machines(one)):
+        yield f"{_machines(one)} machines"
     if _time(one) > 1.1 * _time(than):
         yield f"{_time(one) / _time(than):.4g} times the time"
     yield from _lacking(one, than, found["lacks"])
@@ -428,7 +430,8 @@ _FORMS: Final[Sequence[tuple[str, Check]]] = (
     (rf"Too short to rent anything: it takes (?P<time>{_TIME}) on this machine\.", _short),
     (rf"(?P<row>#\d+) is (?P<speed>{_FASTER}) and (?P<money>costs {_USD}|is {_CHEAPER}|{_DEARER})"
      r"(?:, on (?P<machines>\d+) machines)?(?:, but (?P<lacks>.+))?\.", _faster),
-    (rf"(?P<row>#\d+) is (?P<money>{_CHEAPER}) in the time, but (?P<lacks>.+)\.", _doubted),
+    (rf"(?P<row>#\d+) is (?P<money>{_CHEAPER}) in the time(?:, on (?P<machines>\d+) machines)?, "
+     r"but (?P<lacks>.+)\.", _doubted),
     (rf"(?P<row>#\d+) is (?P<money>{_CHEAPER}) and (?P<speed>{_SLOWER})\.", _cheaper),
     (r"Nothing that can be rented within the limits is faster\.", _none_faster),
     (rf"This machine would take (?P<time>{_TIME})(?: \((?P<speed>{_SLOWER})\))?\.", _here),
