@@ -28,6 +28,7 @@ from advisor.machines.fleet import own_fleet
 from advisor.planners.core.errors import PlanningError
 from advisor.planners.core.nouns import Layout
 from advisor.planners.core.setup import DEFAULT_SETUP, STACKS, TrainingSetup, Transformer
+from advisor.planners.layouts import INDISTINGUISHABLE
 from advisor.planners.step.describe import transformer_work
 from advisor.planners.systems.atom import AVERAGE_EVERY
 from advisor.rank.given import PlanQuestion, plan
@@ -115,7 +116,10 @@ def test_the_best_way_is_no_slower_than_any_that_is_demanded(degrees: dict[str, 
     setup = TrainingSetup(**STACKS["nemo"].setup, stack="nemo") if is_split else TrainingSetup()
     free = planned("a2-highgpu-8g", LLAMA_8B, 128, setup=setup)
     fixed = planned("a2-highgpu-8g", LLAMA_8B, 128, space=replace(SPACE, **degrees))
-    assert free.best.step_time_s.value <= fixed.best.step_time_s.value * (1 + 1e-12)
+    # What nobody asked to move to the host moves only where measurements would tell.
+    moves = any(layout.offload for layout in fixed.best.layouts.values())
+    room = INDISTINGUISHABLE if moves else 1 + 1e-12
+    assert free.best.step_time_s.value <= fixed.best.step_time_s.value * room
     for choice in fixed.choices:
         (layout,) = choice.layouts.values()
         assert {name: getattr(layout, name) for name in degrees} == degrees

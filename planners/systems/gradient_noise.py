@@ -143,7 +143,7 @@ def language_noise(
     ``parameters``: without embeddings; ``batch_tokens``, ``steps``: of the training as it is.
 
     >>> [round(one, -3) for one in language_noise(85e6, 50304, 2**19, 2000, 3)]
-    [2000.0, 141000.0, 255000.0]
+    [2000.0, 130000.0, 270000.0]
     """
     worth, found = 0.0, []
     least = (_PARAMETERS[0] / parameters) ** _PARAMETERS[1]
