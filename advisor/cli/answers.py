@@ -112,7 +112,7 @@ class Advise(Printed):
             predictor = predictor_of(asked)
             job = api.job_to_advise(asked, predictor)
             found = api.advised(
-                job, asked, api.recording_of(asked.job), on=self.on, count=self.count or 1,
+                job, asked, api.recording_of(asked.job), on=self.on, count=_number(self.count),
                 predictor=predictor,
                 beside=None if self.beside is None else api.job_of(JobSpec(run=self.beside)),
                 pairs=() if self.pairs is None else advice.read_pairs(self.pairs),
@@ -161,6 +161,11 @@ class PlanLayout(Drawn):
         put(record, text, as_json=self.as_json)
         if self.plot is not None:
             _plot_plan(record, self.plot)
+
+
+def _number(count: int | None) -> int:
+    """Return how many are asked about: one where neither a flag nor a recipe says."""
+    return 1 if count is None else count
 
 
 def planned(
@@ -283,7 +288,7 @@ class Predict(Printed):
         try:
             with waiting("estimating", is_quiet=self.as_json):
                 found = api.estimate(
-                    wanted, on=self.on, gpu=self.gpu, count=self.count or 1,
+                    wanted, on=self.on, gpu=self.gpu, count=_number(self.count),
                     coverage=question.constraints.coverage, layout=question.layout,
                     completion=question.completion,
                     known_network=question.constraints.known_network, predictor=predictor(),
@@ -295,7 +300,7 @@ class Predict(Printed):
         if self.explain and self.on is not None:
             provider, _, name = self.on.rpartition(":")
             record["effects"] = estimate.moved_by(
-                predictor(), wanted, name, provider=provider or None, count=self.count or 1
+                predictor(), wanted, name, provider=provider or None, count=_number(self.count)
             )
         width = shutil.get_terminal_size().columns
         text = partial(words.prediction_text, record, width=width, has_memory=self.memory)
@@ -304,7 +309,7 @@ class Predict(Printed):
     def _what_fits(self, predictor: estimate.Predictor, refused: DoesNotFitError) -> str:
         """Return what makes it fit, and what the refusal says."""
         found = rank.fitting(
-            self.question, predictor, gpu=self.gpu, on=self.on, count=self.count or 1
+            self.question, predictor, gpu=self.gpu, on=self.on, count=_number(self.count)
         )  # fmt: skip
         if not found.can_fit:
             return refused.hint
@@ -316,7 +321,7 @@ class Predict(Printed):
         """Write the predicted step, and its memory, as files that are asked for."""
         if self.trace is not None:
             place = estimate.machines_asked(
-                predictor, job, on=self.on, gpu=self.gpu, count=self.count or 1
+                predictor, job, on=self.on, gpu=self.gpu, count=_number(self.count)
             )
             trace = report.step_trace(predictor, job, place, found, self.question.layout)
             atomic.write_text(self.trace, json.dumps(trace))
@@ -347,7 +352,7 @@ class Fit(Printed):
         with waiting("asking with every change", is_quiet=self.as_json):
             found = rank.fitting(
                 self.question, predictor_of(self.question), gpu=self.gpu, on=self.on,
-                count=self.count or 1,
+                count=_number(self.count),
             )  # fmt: skip
         record, width = found.to_record(), shutil.get_terminal_size().columns
         put(record, partial(words.fitting_text, record, width=width), as_json=self.as_json)

@@ -193,7 +193,7 @@ def run_of(script: str) -> str:
         if found is None:
             raise UsageError(
                 f"no step of {script} was recorded (exit code {code})",
-                hint=f"its own message is above; with arguments: advisor profile {script} ARGUMENTS",
+                hint=f"see above; with arguments: advisor profile {script} ARGUMENTS",
             )
     typer.echo(f"note: {script} as recorded in {found}", err=True)
     TYPED.set(tuple(found if word == script else word for word in TYPED.get()))

@@ -90,6 +90,8 @@ def price_words(parts: Sequence[Record]) -> str:
 
 # Takes machines that somebody rented by hand.
 BY_HAND: Final = "kubernetes"
+# What this machine may take to be told beside what can be rented. [h]
+LONGEST_H: Final = 30 * 24.0
 
 
 def launchers(one: Record) -> list[str]:

@@ -183,7 +183,6 @@ _STAR: Final = "*"  # behind machines that are like nothing that was measured
 _LABEL: Final = 9
 _BELOW: Final = " " * 5
 _BETWEEN: Final = 2
-_LONGEST_H: Final = 30 * 24.0  # that this machine may take to stand in the table
 # Claims about how far to trust the pick: said below the table.
 _DOUBTS: Final = ("error", "unmeasured", "extrapolating")
 
@@ -325,7 +324,7 @@ def _table(
     A machine at hand that takes longer than a month says nothing beside what can be rented.
     """
     here = record["here"]
-    is_hopeless = rows and here and here["training_time_h"]["value"] > _LONGEST_H
+    is_hopeless = rows and here and here["training_time_h"]["value"] > pieces.LONGEST_H
     every = [*rows, *([here] if here and not is_hopeless else [])]
     if not every:
         return []
@@ -545,7 +544,7 @@ def _named(
         _line(2, "Prices", _prices(pick, rows), width),
         _line(8, "Compared", _compared(record), width),
         (_ALWAYS, _rejections(record, width)),
-        (4 if is_screen else 1, [] if pick is None else _export(pick, command, width)),
+        (_ALWAYS, [] if pick is None else _export(pick, command, width)),
         (6 if is_screen else 1, _by_hand(rows, width)),
         (5 if is_screen else 1, _more(record, pieces.listed(record), command, width)),
     ]

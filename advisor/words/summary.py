@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeGuard
 
 from advisor.quantities import (
     digits,
@@ -19,6 +19,7 @@ from advisor.quantities import (
     usd_text,
 )
 from advisor.words.pieces import (
+    LONGEST_H,
     cost_text,
     lacking_words,
     rented_words,
@@ -113,7 +114,7 @@ def claims_of(
         ),
         _standing(chosen),
         *_beside(chosen, record["front"], faster),
-        *(_here(here, chosen, worth) if here is not None else ()),
+        *(_here(here, chosen, worth) if _is_told(here) else ()),
         *_accuracy(record["known_error"], chosen, unmeasured),
         *_unseen(record.get("job", {}), chosen),
         *_left_out(record.get("job", {})),
@@ -251,6 +252,11 @@ def _next(front: Sequence[Record], chosen: Record, way: int) -> Record | None:
         if way * (one["rank"] - chosen["rank"]) > 0 and one["completion"] != "spot-by-deadline"
     ]  # fmt: skip
     return min(others, key=lambda one: abs(one["rank"] - chosen["rank"]), default=None)
+
+
+def _is_told(here: Record | None) -> TypeGuard[Record]:
+    """Whether this machine says anything beside what can be rented: months say nothing."""
+    return here is not None and _time(here) <= LONGEST_H
 
 
 def _here(here: Record, chosen: Record, worth: float) -> Iterator[Claim]:
