@@ -151,8 +151,9 @@ def _send_s(
     """Return latency, and time a sample, of handing over the smallest cut there and back [s]."""
     fleet = case.fleet
     senders = np.maximum(np.minimum(ranks * tp, fleet.per_node[type_index]) // tp, 1)
-    across = least * senders / fleet.network_bytes_per_s[type_index]
-    inside = least / tp / fleet.intra_bytes_per_s[type_index]
+    with np.errstate(invalid="ignore"):  # without a cut, over links that nothing crosses
+        across = least * senders / fleet.network_bytes_per_s[type_index]
+        inside = least / tp / fleet.intra_bytes_per_s[type_index]
     is_one = count == 1
     latency = np.where(
         is_one, fleet.intra_latency_s[type_index], fleet.network_latency_s[type_index]
