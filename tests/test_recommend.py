@@ -204,7 +204,7 @@ def test_leaving_out_hopeless_spot_rows_changes_no_front(
     pruned = recommend(make_job(), request, predictor=predictor)
     monkeypatch.setattr(
         "advisor.rank.rows._worth_replaying",
-        lambda time_h, cost, is_spot, column, bands: np.flatnonzero(is_spot & np.isfinite(time_h)),
+        lambda time_h, cost, is_spot, *_: np.flatnonzero(is_spot & np.isfinite(time_h)),
     )
     whole = recommend(make_job(), request, predictor=predictor)
     # The replays are tabulated on a grid over the rows at hand, so equal rows differ by a little.
