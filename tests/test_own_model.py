@@ -219,3 +219,30 @@ def test_kinds_are_told_by_where_the_work_is() -> None:
     assert kind_of({"matmul": 1.0}, is_transformer=True) == "transformers"
     assert kind_of({"recurrent": 0.5, "matmul": 0.5}) == "recurrent"
     assert json.dumps(kind_of({})) == '"dense layers"'
+
+
+def test_imported_times_of_a_recorded_program_move_its_next_answer(home: Path) -> None:
+    """A table of whole jobs on other machines, each half as long again; nothing else is said."""
+    steps, asked = 400_000, MACHINES[0]
+    before, other = answer(OWN[0], asked)["step_time_s"], answer(OTHER, CARD)["step_time_s"]
+    rows = ["program,machine,time_s,steps"]
+    for machine in ("c5.large", "m5.large", "t3.large", "c6i.large", "m6i.large"):
+        step_s = answer(OWN[0], machine)["step_time_s"]["value"]
+        rows.append(f"{OWN[0]},{machine},{1.5 * step_s * steps + 120.0},{steps}")
+    table = home / "team.csv"
+    table.write_text("\n".join([*rows, f"ghost,c5.large,900,{steps}"]) + "\n")
+    done = runner.invoke(app, ["runs", "import", str(table)])
+    assert done.exit_code == 0, done.output
+    assert "5 noted as real runs of" in done.stdout
+    assert "1 of ghost" in done.stdout
+    assert "advisor profile ghost.py" in done.stdout
+    again = runner.invoke(app, ["runs", "import", str(table)])
+    assert "were noted before" in again.stdout
+    assert len(said("runs", "compare")["runs"]) == 5
+    (home / "advisor.toml").unlink()
+    trained = runner.invoke(app, ["train"])
+    assert trained.exit_code == 0, trained.output
+    after = answer(OWN[0], asked)["step_time_s"]
+    assert before["value"] * 1.1 < after["value"]
+    assert after["low"] <= 1.5 * before["value"] <= after["high"]
+    assert answer(OTHER, CARD)["step_time_s"] == other

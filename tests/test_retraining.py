@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from advisor import data
 from advisor.cli.program import app
+from advisor.train.labelled import read_each
 
 GOLDEN = Path(__file__).parent / "golden" / "run-schema-1"
 OWN = ("alpha", "beta", "gamma", "delta")  # programs with real runs
@@ -117,6 +118,12 @@ def test_a_model_that_covers_no_own_run_replaces_nothing(home: Path) -> None:
     done = train("models", "--data", str(journal))
     assert done.exit_code == 1
     assert not models(home).exists()
+
+
+def test_folders_are_read_apart_and_a_run_only_once() -> None:
+    each = read_each([data.root("datasets") / name for name in ("minutes", "runs")])
+    assert [path.name for path in each] == ["minutes", "runs"]
+    assert all(each.values())
 
 
 def test_the_verbs_are_still_told() -> None:

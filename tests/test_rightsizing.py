@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from advisor import data
 from advisor.lab import data as measurements
@@ -36,6 +37,7 @@ from advisor.planners.rightsizing.limits import (
 )
 from advisor.planners.rightsizing.replay import (
     Controller,
+    LimitedRun,
     RecordedUsage,
     ResourceLimits,
     replay,
@@ -299,12 +301,37 @@ def test_containers_of_one_pool_use_what_it_has_and_do_all_their_work(
         assert used <= sum(cores) * 0.1 + 1e-6
         assert one.slowdown >= 1.0
         assert one.limit.min() >= 0.3 - 1e-9
-    granted = np.zeros(max(len(one.limit) for one in found))
-    for one in found:
-        granted[: len(one.limit)] += one.limit
-    # A starved container may rise to its fair share at once; the others give back in turn.
-    assert granted.max() <= 2 * budget.cores + 1e-9
-    assert np.all(granted[:1] <= budget.cores + 1e-9)
+    assert reserved(found, "limit").max() <= budget.cores * (1 + 1e-9)
+
+
+def reserved(runs: Sequence[LimitedRun], what: str) -> NDArray[np.float64]:
+    """Sum of what runs that begin together have set aside, period by period."""
+    every = [getattr(one, what) for one in runs]
+    found = np.zeros(max(map(len, every)))
+    for one in every:
+        found[: len(one)] += one
+    return found
+
+
+@given(
+    st.lists(st.lists(st.floats(0.05, 2.0), min_size=20, max_size=90), min_size=2, max_size=4),
+    st.floats(0.2, 1.2),
+)
+def test_no_pool_ever_reserves_more_than_it_has_whoever_is_killed(
+    used: list[list[float]], share: float
+) -> None:
+    """Memory grows and falls with what is worked; a pool of a part of the peaks kills some."""
+    series = [
+        RecordedUsage(step_s=0.1, cores=np.array(one), memory_bytes=GIB * np.array(one))
+        for one in used
+    ]
+    pool = ResourceLimits(
+        cores=share * sum(max(one) for one in used),
+        memory_bytes=share * sum(one.peak_bytes for one in series),
+    )
+    found = replay_together(series, controllers(pool, len(series)))
+    assert reserved(found, "limit").max() <= pool.cores * (1 + 1e-9)
+    assert reserved(found, "memory_limit_bytes").max() <= pool.memory_bytes * (1 + 1e-9)
 
 
 @given(many_cores)

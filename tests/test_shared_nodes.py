@@ -107,6 +107,17 @@ def test_a_smaller_pool_makes_jobs_wait_and_a_tiny_one_never_holds_them(job: Any
     assert done(ResourceLimits(cores=1.0, memory_bytes=4 * GIB)) is None
 
 
+def test_the_mean_reserve_of_a_pool_is_no_more_than_it_has_whoever_is_killed(job: Any) -> None:
+    jobs = [job("a", 1.5, 0.4 * GIB), job("b", 1.5, 1.2 * GIB)]
+    for memory in (0.9, 1.12, 1.5, 2.0):
+        pool = ResourceLimits(cores=2.0, memory_bytes=memory * GIB)
+        shared = limited(jobs, pool, PRICES).record["policies"][-1]
+        assert shared["name"] == "Escra"
+        assert (shared["kills"] > 0) == (memory < 1.6)
+        assert shared["reserved_gib"] <= memory * (1 + 1e-9)
+        assert shared["reserved_cores"] <= 2.0 * (1 + 1e-9)
+
+
 def test_the_choice_is_the_cheapest_that_keeps_all_alive(job: Any) -> None:
     record = limited([job("a", 0.5), job("b", 2.0)], None, PRICES).record
     kept = [one for one in record["policies"]

@@ -374,13 +374,17 @@ class RunsImport:
         again = f", {replaced} of them again" if replaced else ""
         typer.echo(f"{len(runs)} runs ({told}) of {fmt} in {target}{again}")
         typer.echo("\n".join(records.words_of(run) for run in runs[:_TOLD]))
+        noted = train.note_imported(runs)
+        for line in noted:
+            typer.echo(line)
         nameless = sum(record.configuration[0].instance_type == records.UNKNOWN for record in runs)
         if nameless:
             typer.echo(
                 f"note: the machines of {nameless} runs are unknown; add --machine g5.xlarge",
                 err=True,
             )
-        typer.echo(f"learn from them: advisor train models --data {target}", err=True)
+        if not noted:
+            typer.echo(f"learn from them: advisor train models --data {target}", err=True)
 
 
 def _machines(machine: str | None, price: float | None) -> records.Instances | None:

@@ -6,7 +6,7 @@ Where it does not run, ``refusal`` says for every verb by how much it misses, an
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, TypeVar
 
@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from advisor.errors import DoesNotFitError
 from advisor.estimate.case import SPACE, StepCase, is_laid_out_by_shape
-from advisor.estimate.completion import campaign_law
-from advisor.estimate.knowledge.layout_model import trained_share
+from advisor.estimate.completion import log_usual
 from advisor.estimate.time_columns import STATUSES, TimeColumns
 from advisor.estimate.ways.beside import BESIDE_WAYS
 from advisor.estimate.ways.data_parallel import data_parallel
@@ -41,7 +40,7 @@ from advisor.estimate.ways.recorded_units import (
 from advisor.machines import assumed_network_log_sd, host_needed_bytes
 from advisor.planners.core import GIB, PlanningError, put
 from advisor.planners.layouts import INDISTINGUISHABLE, POSSIBLE, SearchSpace, check, nothing_fits
-from advisor.planners.step import Devices, half_peaks, model_flop_per_token, step_time
+from advisor.planners.step import step_time
 from advisor.reasons import OF_ESTIMATES
 
 Floats = NDArray[np.float64]
@@ -87,27 +86,6 @@ def rented_or_possible(
         if error.exit_code != 3 or usual.sureness == POSSIBLE:
             raise
     return answer(replace(usual, sureness=POSSIBLE))
-
-
-def _log_usual(case: StepCase, columns: TimeColumns) -> Floats:
-    """Return how much longer a described pre-training took at the chip's usual rate, as ln."""
-    work, usual = case.work, campaign_law().usual
-    if work.transformer is None or case.job.measured or trained_share(work) < 1 or not usual:
-        return np.full(columns.step_s.shape, np.nan)
-    tokens = case.job.global_batch * work.transformer.sequence
-    flop = model_flop_per_token(work.transformer, work.setup) * tokens
-    device = case.fleet.device[columns.type_index]
-    rate = case.once(("usual rate",), lambda: _usual_flop_per_s(case.fleet.devices, usual))
-    with np.errstate(invalid="ignore"):
-        return np.asarray(np.log(flop / (columns.workers * rate[device] * columns.step_s)))
-
-
-def _usual_flop_per_s(devices: Devices, usual: Mapping[str, float]) -> Floats:
-    """Return what published runs keep up on GPUs; nan on all else [flop/s]."""
-    peak = half_peaks(devices)
-    is_known = (devices.word("kind") == "gpu") & np.isfinite(peak)
-    share = np.exp(-devices.by_word("architecture", usual, usual[""]))
-    return np.where(is_known, peak * share, np.nan)
 
 
 def believing(case: StepCase, columns: TimeColumns) -> TimeColumns:
@@ -167,7 +145,7 @@ def _with_assumed_networks(case: StepCase, columns: TimeColumns) -> TimeColumns:
         log_sd=np.hypot(columns.log_sd, added),
         assumed_network_bytes_per_s=np.where(is_assumed, rates, np.nan),
         network_slope=slope,
-        log_usual=_log_usual(case, columns),
+        log_usual=log_usual(columns.step_s, (case, columns.type_index, columns.workers)),
     )
 
 

@@ -20,12 +20,15 @@ from numpy.typing import NDArray
 from advisor import data
 from advisor.answer import COMPLETIONS, CompletionWay, Estimate, Part, fitted
 from advisor.catalogue import Catalogue, Offers, TableRow, TypeColumns
+from advisor.estimate.case import StepCase
+from advisor.estimate.knowledge.layout_model import trained_share
 from advisor.estimate.time_columns import TimeColumns
 from advisor.jobs import RUN_LOG_SD, Job, write_bytes_per_s
 from advisor.machines import surplus_usd_per_h
 from advisor.planners.core import GIB, HOUR_S, select
 from advisor.planners.goodput import CampaignLaw, expected_completion
 from advisor.planners.spot import BANDS, hazard_of_band, spot_completion
+from advisor.planners.step import half_peaks, model_flop_per_token
 from advisor.providers import SHORTEST_BILL_H, charged_h
 from advisor.quantities import QUANTILES
 from advisor.records import packaged_spot_history
@@ -372,6 +375,36 @@ def whole_run(job: Job, columns: TimeColumns, law: CampaignLaw | None) -> tuple[
     )
     factor = np.exp(law.log_factor(device_h, log_usual=usual))
     return factor, np.hypot(log_sd, job.paid_steps_log_sd)
+
+
+def _usual_flop_per_s(case: StepCase, type_index: Integers, workers: Integers) -> Floats:
+    """Return what published pre-trainings keep up on so many GPUs; nan on all else [flop/s]."""
+    devices, usual = case.fleet.devices, campaign_law().usual
+
+    def rates() -> Floats:
+        peak = half_peaks(devices)
+        is_known = (devices.word("kind") == "gpu") & np.isfinite(peak) & bool(usual)
+        share = np.exp(-devices.by_word("architecture", usual, usual.get("", 0.0)))
+        return np.where(is_known, peak * share, np.nan)
+
+    return np.asarray(workers * case.once(("usual rate",), rates)[case.fleet.device[type_index]])
+
+
+def log_usual(step_s: Floats, *machines: tuple[StepCase, Integers, Integers]) -> Floats:
+    """Return how much longer a described pre-training took at the usual rate, as logarithm.
+
+    ``step_s``: shape (n,) [s]; ``machines``: that work together; the job over their fleet, their
+    types there, shape (n,), and devices.
+    """
+    case = machines[0][0]
+    work = case.work
+    if work.transformer is None or case.job.measured or trained_share(work) < 1:
+        return np.full(step_s.shape, np.nan)
+    tokens = case.job.global_batch * work.transformer.sequence
+    flop = model_flop_per_token(work.transformer, work.setup) * tokens
+    flop_per_s = np.sum([_usual_flop_per_s(*some) for some in machines], axis=0)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.log(flop / (flop_per_s * step_s)))
 
 
 def checkpoint_s(job: Job) -> float:

@@ -112,12 +112,14 @@ def _under(
     again = 1.0 + np.array([run.lost_s for run in runs]) / took
     cores_h = np.array([run.reserved_core_h for run in runs])
     gib_h = np.array([run.reserved_gib_h for run in runs])
+    # What one pool lends goes on to others when a job ends: its mean is over all of the time.
+    held = np.full(len(runs), took.max()) if policy == SHARED else took
     usd = (cores_h * prices["usd_per_core_h"] + gib_h * prices["usd_per_gib_h"]) * again
     slower = took * again / lengths
     return {
         "name": policy,
-        "reserved_cores": float((cores_h * 3600 / took).sum()),
-        "reserved_gib": float((gib_h * 3600 / took).sum()),
+        "reserved_cores": float((cores_h * 3600 / held).sum()),
+        "reserved_gib": float((gib_h * 3600 / held).sum()),
         "usd_per_h": float((usd * 3600 / lengths).sum()),
         "slowdown": float(slower.mean()),
         "worst_slowdown": float(slower.max()),

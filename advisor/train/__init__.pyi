@@ -2,6 +2,7 @@ from .drifting import Drift as Drift
 from .drifting import drift as drift
 from .feedback import RETRAINING as RETRAINING
 from .feedback import Comparison as Comparison
+from .feedback import note_imported as note_imported
 from .feedback import note_run as note_run
 from .feedback import read as read
 from .folder import day_of as day_of

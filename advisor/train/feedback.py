@@ -8,7 +8,8 @@ a run record is what ``advisor train`` learns from.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -18,8 +19,9 @@ import numpy as np
 from advisor.answer import Candidate, Estimate, Recorded, told
 from advisor.ask import Constraints
 from advisor.catalogue import Catalogue
-from advisor.collectors.derive import find_run
-from advisor.errors import UsageError
+from advisor.collectors.derive import find_run, list_runs
+from advisor.collectors.errors import printable
+from advisor.errors import AdvisorError, UsageError
 from advisor.estimate import Predictor
 from advisor.jobs import (
     PART,
@@ -32,9 +34,19 @@ from advisor.jobs import (
     journal_entries,
     load_job,
 )
-from advisor.planners.core import HOUR_S
+from advisor.planners.core import HOUR_S, PlanningError
 from advisor.rank import recommend
-from advisor.records import LABEL, MOST_BESIDES, machines_of, profile, record, to_row
+from advisor.records import (
+    LABEL,
+    MOST_BESIDES,
+    UNKNOWN,
+    RunRecord,
+    machines_of,
+    profile,
+    program_of,
+    record,
+    to_row,
+)
 
 # Fits the learned predictors on the packaged runs and on the user's own, these among them.
 RETRAINING: Final = "advisor train"
@@ -145,7 +157,8 @@ _SAME_PRICE: Final = 0.02  # bills are rounded, and a run is a little longer tha
 def note_run(
     run: str, instance_type: str | None = None, *, count: int = 1, provider: str | None = None,
     time_h: float | None = None, step_s: float | None = None, cost_usd: float | None = None,
-    predictor: Predictor | None = None,
+    predictor: Predictor | None = None, length: Mapping[str, Any] | None = None,
+    imported: str | None = None,
 ) -> Comparison:  # fmt: skip
     """Keep what a real run of a recorded job took, and return it beside the prediction.
 
@@ -165,11 +178,16 @@ def note_run(
         it.
     cost_usd : float, optional
         Billed for the whole job. [USD]
+    length : mapping, optional
+        Of the real run where it is not the recording's: ``load_job``'s ``epochs``,
+        ``total_steps``, ``global_batch``.
+    imported : str, optional
+        The row that says so, kept so that it is noted once.
     """
     _check(time_h, step_s, cost_usd, instance_type)
     predictor = predictor or Predictor(Catalogue.load())
     path = find_run(run)
-    job = load_job(path)
+    job = load_job(path, **(length or {}))
     if instance_type is None:
         instance_type, provider, count = _by_price(job, predictor, time_h, cost_usd)
     row = predictor.catalogue.instance_type(instance_type, provider=provider)
@@ -178,7 +196,8 @@ def note_run(
         time_h = _of_bill(cost_usd or 0.0, before)
     time_h, step_s, of_steps_h = _taken(time_h, step_s, before, job.total_steps)
     actual = Actual(run=path.name, provider=row.provider, instance_type=row.name, count=count,
-                    step_s=step_s, time_h=time_h, cost_usd=cost_usd)  # fmt: skip
+                    step_s=step_s, time_h=time_h, cost_usd=cost_usd,
+                    batch=(length or {}).get("global_batch"))  # fmt: skip
     learned = _record(job, actual, predictor, row.index)
     is_known = job.work is None or of_steps_h is not None
     found = Comparison(
@@ -186,12 +205,77 @@ def note_run(
         is_learned_from=None if learned is None and is_known else is_known,
     )  # fmt: skip
     parts: dict[str, object] = {"predicted": found.predicted}
+    if imported is not None:
+        parts[_IMPORTED] = imported
     if job.work is not None:
         parts[STEPS] = _steps(of_steps_h, cost_usd, before)
     if learned is not None:
         parts["record"] = learned
     append_actual(path.parent, actual, **parts)
     return found
+
+
+_MOST_TIMES: Final = 5.0  # off what is predicted, where a row does not say how long its job was
+_IMPORTED: Final = "imported"  # the part of an entry that names the row it came from
+# What rows of a table say of a job's length -> ``load_job``'s word.
+_LENGTHS: Final = {"epochs": "epochs", "steps": "total_steps", "batch": "global_batch"}
+
+
+def note_imported(records: Iterable[RunRecord]) -> list[str]:
+    """Note rows of tables as real runs of the latest recording of their program; say how it went.
+
+    A row says program, machine and time; what it computes says a recording of the program, by
+    whose name, or the run's, it goes. Rows that were noted before are left alone.
+    """
+    found = list_runs()
+    known = {program_of(path.name): path for path in found} | {path.name: path for path in found}
+    roots = {path.parent for path in found}
+    had = {row for at in roots for row in journal_entries(at, _IMPORTED, _row_of)}
+    predictor, told = Predictor(Catalogue.load()), Counter[str]()
+    for one in records:
+        machines = one.configuration[0]
+        if one.source != "csv" or one.status != "ok" or machines.instance_type == UNKNOWN:
+            continue
+        path = known.get(one.job.family)
+        name = printable(one.job.family)
+        if path is None:
+            told[f"of {name} teach nothing: nothing recorded says what it computes; record it, "
+                 f"and import again: advisor profile {name}.py"] += 1  # fmt: skip
+            continue
+        row = f"{one.record_id} {one.job.job_id} {machines.count} {one.instance_key} {one.time_s}"
+        told[_noted_row(path, one, predictor, row) if row not in had else
+             f"of {path.name} were noted before"] += 1  # fmt: skip
+    return [f"{many} {words}" for words, many in told.items()]
+
+
+def _row_of(entry: Entry) -> str:
+    return str(entry[_IMPORTED])
+
+
+def _noted_row(path: Path, one: RunRecord, predictor: Predictor, row: str) -> str:
+    """Note a row as a run of a recording, and return what became of it."""
+    machines, facts = one.configuration[0], one.job.facts
+    length = {ours: facts[name] for name, ours in _LENGTHS.items() if name in facts}
+    if "global_batch" in length:
+        length["global_batch"] = int(length["global_batch"])
+    time_h = (one.time_s or 0.0) / HOUR_S
+    try:
+        usual = predictor.predict(load_job(path, **length), machines.instance_type,
+                                  count=machines.count, provider=machines.provider)  # fmt: skip
+        times = time_h / usual.training_time_h.value
+        if not (length.keys() - {"global_batch"}) and not 1 / _MOST_TIMES < times < _MOST_TIMES:
+            return (f"of {path.name} were of another length, it seems: add a column steps or "
+                    "epochs, and import again")  # fmt: skip
+        found = note_run(
+            str(path), machines.instance_type, count=machines.count, provider=machines.provider,
+            time_h=time_h, cost_usd=one.cost_usd, predictor=predictor,
+            length=length, imported=row,
+        )  # fmt: skip
+    except (AdvisorError, PlanningError) as error:
+        return f"of {path.name} cannot be noted on {machines.instance_type}: {error}"
+    if found.is_learned_from is False:
+        return f"of {path.name} are noted, but too much of their time is not steps"
+    return f"noted as real runs of {path.name}: learn from them with `{RETRAINING}`"
 
 
 # Parts of a completion that are the same however long a step is; the others grow with it.

@@ -16,7 +16,7 @@ from advisor.catalogue import Catalogue
 from advisor.errors import AdvisorError, UsageError
 from advisor.estimate import COST, OWN_RUNS, OwnModel, Predictor
 from advisor.jobs import Job
-from advisor.learned import LEAST_ROWS, RegionContest, contest_table
+from advisor.learned import RegionContest, contest_table
 from advisor.planners.core import PlanningError
 from advisor.quantities import percent_text, seconds_text
 from advisor.records import RunRecord
@@ -25,6 +25,9 @@ from advisor.train.own_runs import learned_from, own_residuals, recorded_jobs, r
 
 _BEFORE: Final = "before"  # the folder of what answered before, beside the models
 _MODELS: Final = (OWN_RUNS, COST, "own")
+# Runs from which on the trees that ship are fitted anew with them, which takes minutes: fewer are
+# answered by what they leave over (``own_runs``). ``--data`` asks for it whatever there is.
+_LEAST_FOR_TREES: Final = 51
 _MOST_ROWS: Final = 12  # of the table of what changes
 Step = tuple[str, str, float]  # a job, a machine, and the step there [s]
 
@@ -36,7 +39,7 @@ class Learning:
     jobs: Sequence[Job]  # as recorded, with their noted runs
     model: OwnModel | None
     contests: Sequence[RegionContest]
-    has_nothing_for_trees: bool  # too few of the user's runs are records for a model to cover
+    has_nothing_for_trees: bool  # too few of the user's runs are records
     before: list[Step] = field(default_factory=list)
     after: list[Step] = field(default_factory=list)
 
@@ -51,8 +54,8 @@ class Learning:
             return None
         model, contests = learned_from(found)
         return cls(
-            jobs=jobs, model=model, contests=contests, has_nothing_for_trees=len(own) < LEAST_ROWS,
-            before=_steps(jobs),
+            jobs=jobs, model=model, contests=contests, before=_steps(jobs),
+            has_nothing_for_trees=len(own) < _LEAST_FOR_TREES,
         )  # fmt: skip
 
     def finish(self, *, is_changed: bool) -> bool:

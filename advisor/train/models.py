@@ -93,7 +93,7 @@ class TrainModels(Printed):
                 records, model=self.model, target=self.target, split=self.split,
                 n_jobs=self.jobs, seed=self.seed,
             )  # fmt: skip
-            effects = _effects(trained, self.model, each, self.jobs, self.seed)
+            effects = _effects(trained, self.model, records, self.jobs, self.seed)
         results = {**results, **effects}
         told = self._given("fmt", "model", "target", "split", "seed")
         origin = model_folder.origin("models", inputs, day, told)
@@ -165,13 +165,12 @@ class TrainModels(Printed):
 
 
 def _effects(
-    trained: Any, model: str, each: Mapping[Path, Sequence[RunRecord]], n_jobs: int, seed: int
+    trained: Any, model: str, records: Sequence[RunRecord], n_jobs: int, seed: int
 ) -> dict[str, list[dict[str, Any]]]:
-    """Return what the runs of each folder change, and how the model errs beside the shipped."""
+    """Return how the model errs beside the shipped one on the user's own runs, and where less."""
     from advisor.learned import STACK, problem_of
-    from advisor.train.effect import beside_shipped, by_folder, by_region, left_out_answers
+    from advisor.train.effect import beside_shipped, by_region, left_out_answers
 
-    records = [record for some in each.values() for record in some]
     asked = problem_of(records, trained.target, has_series=trained.channels > 0)
     chosen = str(trained.metrics["chosen"])
 
@@ -181,13 +180,12 @@ def _effects(
         folds = 5 if chosen == STACK else 2
         return predictor(name, channels=asked.channels, seed=seed, folds=folds)
 
-    own, folders = is_own(asked.records), {str(path): some for path, some in each.items()}
+    own = is_own(asked.records)
     found: dict[str, list[dict[str, Any]]] = {"own": []}
     if own.any():
         answers = left_out_answers(asked, own, trained, build, n_jobs)
         found["own"] = beside_shipped(asked, own, trained, answers)
         found["regions"] = by_region(asked, own, trained, answers)  # type: ignore[assignment]
-    found["folders"] = by_folder(asked, build, folders, n_jobs) if len(each) > 1 else []
     return found
 
 
@@ -366,6 +364,6 @@ def _table(results: dict[str, Any]) -> list[str]:
             f"{100 * m['median_ape_fraction']:7.1f}{100 * m['p90_ape_fraction']:7.1f}"
             f"{m['coverage']:7.2f}{m['width']:7.2f}{mark}"
         )
-    from advisor.train.effect import beside_table, table
+    from advisor.train.effect import beside_table
 
-    return [*lines, *table(results.get("folders", ())), *beside_table(results["own"])]
+    return [*lines, *beside_table(results["own"])]

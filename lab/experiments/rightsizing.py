@@ -226,15 +226,15 @@ def _watch(pid: int, group: CpuGroup, controller: Controller | None) -> Arm:
             return Arm(wall_s=now - begin, slack_core_s=slack, t_s=tuple(t), cpu_s=tuple(cpu))
         if controller is not None:
             count = group.throttled_periods()
-            limits = controller.after(
+            controller.after(
                 Period(
                     end_s=now - begin, length_s=now - last, used_cores=rate,
                     is_throttled=count > throttled, memory_bytes=1.0,
                 )
             )  # fmt: skip
             throttled = count
-            if limits.cores != quota:
-                quota = limits.cores
+            if controller.limits.cores != quota:
+                quota = controller.limits.cores
                 group.set_quota(quota, period_s=PERIOD_S)
         last = now
 

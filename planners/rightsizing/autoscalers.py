@@ -30,7 +30,7 @@ References
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -130,15 +130,13 @@ class Oracle(Controller):
         self._usage = usage
         super().__init__(self._needed(0.0, usage.step_s))
 
-    def after(self, seen: Period) -> ResourceLimits:
-        """Return what the next period needs."""
-        return self._needed(seen.end_s, seen.length_s)
+    def after(self, seen: Period) -> None:
+        """Set what the next period needs."""
+        self.limits = self._needed(seen.end_s, seen.length_s)
 
-    def at_memory_limit(self, wanted_bytes: float) -> float:
-        """Return what is asked for."""
-        return wanted_bytes
-
-    after_oom = at_memory_limit
+    def at_memory_limit(self, wanted_bytes: float) -> None:
+        """Give what is asked for."""
+        self.limits = replace(self.limits, memory_bytes=wanted_bytes)
 
     def _needed(self, begin_s: float, period_s: float) -> ResourceLimits:
         step_s, last = self._usage.step_s, len(self._usage.cores) - 1
@@ -201,7 +199,7 @@ class Autoscaler(Controller):
         super().__init__(asked if history is None else self._learned())
         self._now_s = self._began_s
 
-    def after(self, seen: Period) -> ResourceLimits:
+    def after(self, seen: Period) -> None:
         """Learn from a period; the limits change once in ``rule.every_s``."""
         self._now_s += seen.length_s
         self._cpu_s += seen.used_cores * seen.length_s
@@ -215,17 +213,13 @@ class Autoscaler(Controller):
             if self._memory_passed_s >= self._rule.memory_window_s - 1e-9:
                 self._memory.add(self._peak, at_s=self._now_s)
                 self._memory_passed_s = self._peak = 0.0
-        return self.limits
 
-    def after_oom(self, wanted_bytes: float) -> float:
+    def after_oom(self, wanted_bytes: float) -> None:
         """Learn of a kill as of a peak of more than was wanted."""
         times, more = VPA_BUMP
         bumped = max(times * wanted_bytes, wanted_bytes + more)
         self._memory.add(bumped, at_s=self._now_s)
-        self.limits = ResourceLimits(
-            cores=self.limits.cores, memory_bytes=max(bumped, self.limits.memory_bytes)
-        )
-        return self.limits.memory_bytes
+        self.limits = replace(self.limits, memory_bytes=max(bumped, self.limits.memory_bytes))
 
     def _learned(self) -> ResourceLimits:
         """Return what the histograms say; the peak of the window that is not over counts too."""

@@ -163,6 +163,20 @@ class _Shared:
         granted = sum(one.container.quota_s for one in self.held)
         return Pool(budget_s=self.budget_s, granted_s=granted, containers=max(len(self.held), 1))
 
+    def settle(self) -> None:
+        """Let those above the fair share give back at once what a starved one was granted of it.
+
+        The authors let them do so in turn (rule 2): until then more is granted than there is.
+        """
+        pool = self.pool()
+        above = [one for one in self.held if one.container.quota_s > pool.fair_s]
+        excess = sum(one.container.quota_s - pool.fair_s for one in above)
+        if not pool.is_exceeded or excess <= 0:
+            return
+        kept = max(0.0, 1.0 - (pool.granted_s - pool.budget_s) / excess)
+        for one in above:
+            one.grant(pool.fair_s + kept * (one.container.quota_s - pool.fair_s))
+
     def free_bytes(self) -> float:
         return max(0.0, self.memory_bytes - sum(one.memory_bytes for one in self.held))
 
@@ -183,26 +197,28 @@ class EscraController(Controller):
         self._since_reclaim_s = 0.0
         self._used_bytes = 0.0  # as far as was reported
         shared.held.append(self)
-        super().__init__(self._granted())
+        super().__init__(ResourceLimits(cores=1.0, memory_bytes=1.0))
+        self._set()
 
-    def after(self, seen: Period) -> ResourceLimits:
-        """Return the limits after a period."""
+    def after(self, seen: Period) -> None:
+        """Set the limits after a period."""
         # Rules are per 100 ms; a period of another length reports as much of a rate.
         wakes = self.container.report(seen.used_cores * PERIOD_S, seen.is_throttled)
-        self.container.set(next_quota_s(self.container, self._shared.pool(), wakes=wakes))
+        self.grant(next_quota_s(self.container, self._shared.pool(), wakes=wakes))
+        self._shared.settle()
         self._since_reclaim_s += seen.length_s
         self._used_bytes = seen.memory_bytes
         if self._since_reclaim_s >= RECLAIM_EVERY_S:
             self._since_reclaim_s = 0.0
             self.shrink()
-        return self._granted()
 
     def shrink(self) -> None:
         """Give back memory beyond what is used and 50 MiB."""
         self.memory_bytes = min(self.memory_bytes, self._used_bytes + MEMORY_HEADROOM_BYTES)
+        self._set()
 
-    def at_memory_limit(self, wanted_bytes: float) -> float:
-        """Return the limit after as many pages as are wanted, and the pool and others have."""
+    def at_memory_limit(self, wanted_bytes: float) -> None:
+        """Take as many pages as are wanted, and the pool and others have."""
         self._used_bytes = max(self._used_bytes, min(wanted_bytes, self.memory_bytes))
         while self.memory_bytes < wanted_bytes:
             free = self._shared.free_bytes() or self._shared.reclaim()
@@ -210,17 +226,18 @@ class EscraController(Controller):
                 break
             self.memory_bytes += min(MEMORY_SLICE_BYTES, free)
             self._used_bytes = min(wanted_bytes, self.memory_bytes)
-        return self.memory_bytes
-
-    def after_oom(self, wanted_bytes: float) -> float:
-        """Return the limit after a kill: the replay goes on, the budget stays what it was."""
-        return wanted_bytes
+        self._set()
 
     def ended(self) -> None:
         """Give back to the pool what the container held."""
         self._shared.held.remove(self)
 
-    def _granted(self) -> ResourceLimits:
-        return ResourceLimits(
+    def grant(self, quota_s: float) -> None:
+        """Change the quota [core-s a period]."""
+        self.container.set(quota_s)
+        self._set()
+
+    def _set(self) -> None:
+        self.limits = ResourceLimits(
             cores=self.container.quota_s / PERIOD_S, memory_bytes=self.memory_bytes
         )

@@ -134,20 +134,14 @@ class Controller:
     def __init__(self, limits: ResourceLimits) -> None:
         self.limits = limits
 
-    def after(self, seen: Period) -> ResourceLimits:
-        """Return the limits of the next period."""
-        del seen
-        return self.limits
+    def after(self, seen: Period) -> None:
+        """Set the limits of the next period."""
 
-    def at_memory_limit(self, wanted_bytes: float) -> float:
-        """Return the memory limit when the run asks for more, before it is killed [bytes]."""
-        del wanted_bytes
-        return self.limits.memory_bytes
+    def at_memory_limit(self, wanted_bytes: float) -> None:
+        """Set the memory limit when the run asks for more, before it is killed."""
 
-    def after_oom(self, wanted_bytes: float) -> float:
-        """Return the memory limit after the run was killed for asking [bytes]."""
-        del wanted_bytes
-        return self.limits.memory_bytes
+    def after_oom(self, wanted_bytes: float) -> None:
+        """Set the memory limit after the run was killed for asking."""
 
     def ended(self) -> None:
         """Give back what the run held of a pool; nothing where there is none."""
@@ -217,6 +211,8 @@ def replay_together(
     every = [_Run(series, controller, period_s) for series, controller in pairs]
     going = every
     while going:
+        for one in going:  # before any period is lived: who needs memory takes it from others
+            one.ask_memory()
         for one in going:
             one.go_on()
         for one in going:
@@ -231,7 +227,7 @@ class _Run:
 
     def __init__(self, series: RecordedUsage, controller: Controller, period_s: float) -> None:
         self._series, self.controller, self._period_s = series, controller, period_s
-        self.work, self._limits, self._t = _Work(series), controller.limits, 0.0
+        self.work, self._t = _Work(series), 0.0
         # Of each period: CPU limit, memory limit, time lived, cores used, memory.
         self._periods: list[tuple[float, float, float, float, float]] = []
         self._throttled = self._oom = 0
@@ -239,20 +235,20 @@ class _Run:
 
     def go_on(self) -> None:
         """Live one period, and let the controller set the limits of the next."""
+        limits = self.controller.limits
         if self._t > _MOST_SLOWDOWN * self._series.length_s + self._period_s:
             raise PlanningError(
-                f"a limit of {self._limits.cores:.3g} cores never lets the run end",
+                f"a limit of {limits.cores:.3g} cores never lets the run end",
                 hint="raise the limit",
             )
-        work, limits = self.work, self._limits
-        memory_limit = self._memory_limit(limits.memory_bytes, work.memory_bytes)
+        work, memory_limit = self.work, self.controller.limits.memory_bytes
         quota_s = limits.cores * self._period_s if limits.is_quota else np.inf
         lived_s, used_s, is_throttled = work.advance(self._period_s, quota_s)
         used = used_s / lived_s
         self._periods.append((limits.cores, memory_limit, lived_s, used, work.memory_bytes))
         self._throttled += is_throttled
         self._t += lived_s
-        self._limits = self.controller.after(
+        self.controller.after(
             Period(
                 end_s=self._t,
                 length_s=lived_s,
@@ -262,19 +258,21 @@ class _Run:
             )
         )
 
-    def _memory_limit(self, limit: float, memory_bytes: float) -> float:
-        """Return the memory limit after it was met, counting a kill.
+    def ask_memory(self) -> None:
+        """Let the controller give what is needed beyond the limit, counting a kill if it does not.
 
         What was done so far, of this run or since the last kill, is then done anew.
         """
-        if memory_bytes > limit:
-            limit = self.controller.at_memory_limit(memory_bytes)
-        is_over = memory_bytes > limit
+        wanted = self.work.memory_bytes
+        if wanted > self.controller.limits.memory_bytes:
+            self.controller.at_memory_limit(wanted)
+        is_over = wanted > self.controller.limits.memory_bytes
         if is_over and not self._is_over:
             self._oom += 1
             self._lost_s = float(np.sum([lived for _, _, lived, _, _ in self._periods]))
         self._is_over = is_over
-        return self.controller.after_oom(memory_bytes) if is_over else limit
+        if is_over:
+            self.controller.after_oom(wanted)
 
     def outcome(self) -> LimitedRun:
         limit, memory_limit, lived, used, memory = np.array(self._periods).T

@@ -10,6 +10,7 @@ import numpy as np
 
 from advisor.answer import Answer
 from advisor.estimate.case import StepCase, is_laid_out_by_shape
+from advisor.estimate.completion import log_usual
 from advisor.estimate.time_columns import CODE, WAITS, TimeColumns, integer_layouts
 from advisor.estimate.ways.model_parallel import on_machine
 from advisor.estimate.ways.recorded_units import node_of
@@ -84,6 +85,7 @@ def group_columns(choice: Answer | None, places: Sequence[Place]) -> TimeColumns
     if choice is None:
         return empty
     step = choice.step_time_s
+    machines = [(p.case, np.array([p.row]), np.array([p.group.devices])) for p in places]
     return replace(
         empty,
         status=np.zeros(1, dtype=np.int64),
@@ -92,6 +94,7 @@ def group_columns(choice: Answer | None, places: Sequence[Place]) -> TimeColumns
         shares={name: np.full(1, choice.shares.get(name, 0.0)) for name in WAITS},
         network_slope=np.full(1, network_waits(choice.shares)),
         memory_bytes=np.full(1, choice.memory_gib * GIB),
+        log_usual=log_usual(np.full(1, step.value), *machines),
     )
 
 
