@@ -133,11 +133,11 @@ def test_an_unstated_type_has_the_fabric_of_the_same_accelerators_elsewhere(
         assert machines.is_rdma[row]
 
 
-def test_a_type_said_to_have_no_fabric_is_not_taken_to_have_its_accelerators(
+def test_a_type_said_to_have_no_rdma_is_not_taken_to_have_that_of_its_accelerators(
     plain: Catalogue,
 ) -> None:
     types = plain.types
-    told = (types.rdma == "none") & np.isnan(types.network_bytes_per_s)
+    told = (types.rdma == "no RDMA") & np.isnan(types.network_bytes_per_s)
     assert told.any()
     unsaid = replace(types, rdma=np.where(told, "", types.rdma))
     with_word = with_assumed_networks(types, plain.accelerators)

@@ -24,7 +24,7 @@ _AZURE_FILES: Final[Mapping[str, str]] = {
 _AZURE_READ: Final = "2026-11-21"
 _OTHER_FILE: Final = "network_other.csv"
 # Read after the collected tables were made, kept by hand beside this module; ``transport`` as the
-# product writes it, ``none`` where a page says that a type has no fabric, ``of`` the page's name.
+# product writes it, ``no RDMA`` where a page says so, ``of`` the page's name.
 _READ_LATER: Final = Path(__file__).with_name("networks.csv")
 # Transport of a back-end network whose page gives a rate only. Azure's pages speak of InfiniBand
 # throughout, Oracle's cluster networks are RoCE; the others say so in ``page_says``.
