@@ -102,7 +102,8 @@ def figures_of(
     sample_s = (two_step - one_step) / batch
     alone_s = max(one_step - sample_s * batch, 0.0)
     sample_s = (one_step - alone_s) / batch
-    step_s = steps_s(job, counts)
+    columns = predictor.step_columns(job, np.full(counts.shape, row.index), counts)
+    step_s = np.where(columns.status == 0, columns.step_s, np.nan)
     runs = np.isfinite(step_s)
     spread = constants().with_spread(job.spread).scaling
     computing_s = (alone_s + sample_s * batch / counts) * straggling(counts, spread)
@@ -115,7 +116,6 @@ def figures_of(
     dataset = job.feed.dataset_samples
     if not job.epochs and dataset:
         phases = max(round(job.total_steps * batch / dataset), 1)
-    columns = predictor.step_columns(job, np.full(counts.shape, row.index), counts)
     done = on_demand(job, columns, 0.9)
     besides = done.from_first_step_s / done.parts_s["steps"] - 1.0
     layouts = tuple(_layout_name(columns, at) for at in np.flatnonzero(runs).tolist())

@@ -529,13 +529,10 @@ def network_slope(problem: LayoutProblem, layout: Layout) -> float:
 
     From half of it to twice: collectives, and what stages of a pipeline send one another.
     """
-    columns, rate = layout_columns(layout), float(problem.machines.network_bytes_per_s)
-    slow_s, fast_s = (
-        float(replace(problem, machines=machines).times(columns).step_s)
-        for machines in (
-            replace(problem.machines, network_bytes_per_s=rate * factor) for factor in (0.5, 2.0)
-        )
-    )
+    rates = float(problem.machines.network_bytes_per_s) * np.array([0.5, 2.0])
+    on_both = replace(problem, machines=replace(problem.machines, network_bytes_per_s=rates))
+    step_s = on_both.times(layout_columns(layout)).step_s
+    slow_s, fast_s = np.broadcast_to(step_s, 2).tolist()
     return math.log(slow_s / fast_s) / math.log(4.0)
 
 
