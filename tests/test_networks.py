@@ -133,6 +133,23 @@ def test_an_unstated_type_has_the_fabric_of_the_same_accelerators_elsewhere(
         assert machines.is_rdma[row]
 
 
+def test_a_type_said_to_have_no_rdma_is_not_taken_to_have_that_of_its_accelerators(
+    plain: Catalogue,
+) -> None:
+    types = plain.types
+    told = (types.rdma == "no RDMA") & np.isnan(types.network_bytes_per_s)
+    assert told.any()
+    unsaid = replace(types, rdma=np.where(told, "", types.rdma))
+    with_word = with_assumed_networks(types, plain.accelerators)
+    without = with_assumed_networks(unsaid, plain.accelerators)
+    assert np.asarray(without.is_rdma, bool)[told].any()
+    assert not np.asarray(with_word.is_rdma, bool)[told].any()
+    # How fast it is, nobody says: the rate stays assumed, and so do all other types.
+    assert np.array_equal(with_word.network_bytes_per_s, without.network_bytes_per_s)
+    assert with_word.is_network_assumed[told].all()
+    assert np.array_equal(with_word.rdma_share[~told], without.rdma_share[~told])
+
+
 def test_machines_without_a_fabric_count_only_where_no_other_is_known(plain: Catalogue) -> None:
     """Azure's ND96is without InfiniBand does not make a rented H100 cluster slower."""
     types = plain.types
@@ -226,6 +243,24 @@ def test_networks_are_those_of_the_providers_pages(
     assert one.network_bytes_per_s == pytest.approx(gbit_per_s * GBIT)
     assert (one.rdma_share == 1.0) == is_rdma
     assert "2026-11-21" in one.network_source
+
+
+@pytest.mark.parametrize(
+    ("provider", "name", "gbit_per_s", "is_rdma"),
+    [
+        ("aws", "dl1.24xlarge", 400, True),
+        ("crusoe", "A100-80G-sxm4x8", 1600, True),
+        ("nebius", "gpu-h100-sxm_8gpu-128vcpu-1600gb", 3200, True),
+        ("gcp", "a3-highgpu-4g", 100, False),
+    ],
+)
+def test_networks_of_pages_read_later(
+    plain: Catalogue, provider: str, name: str, gbit_per_s: float, is_rdma: bool
+) -> None:
+    one = plain.instance_type(name, provider=provider)
+    assert one.network_bytes_per_s == pytest.approx(gbit_per_s * GBIT)
+    assert (one.rdma_share == 1.0) == is_rdma
+    assert "2026-11-29" in one.network_source
 
 
 def test_a_variant_of_a_size_has_the_network_of_its_base(plain: Catalogue) -> None:

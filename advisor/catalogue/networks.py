@@ -103,7 +103,7 @@ def network_columns(
 
     ``path``: the file of ``files.NETWORKS``; without it the types' sources stand alone; ``gbps``,
     ``baseline_gbps``: as advertised ("up to") and as sustained, of the types' sources; NaN unknown
-    [Gbit/s]; ``rdma``: transport, ``""`` where none is known.
+    [Gbit/s]; ``rdma``: transport, ``""`` where none is known, ``"no RDMA"`` as told.
     """
     # A baseline limits ordinary traffic: what goes past the kernel has the interfaces' whole rate.
     is_whole = np.isnan(baseline_gbps) | of_transports(rdma, bypasses_kernel, bool)
@@ -153,7 +153,8 @@ def with_assumed_networks(
         name, count = str(types.accelerator[row]), float(types.accelerator_count[row])
         found = peers.network(name, count, vcpus)
         rate[row], log_sd[row] = found.bytes_per_s, found.log_sd
-        rdma_share[row] = max(rdma_share[row], found.is_rdma)
+        # "no RDMA": so says a page; how fast the interface is, nobody does.
+        rdma_share[row] = max(rdma_share[row], found.is_rdma and types.rdma[row] != "no RDMA")
     return replace(
         types, network_bytes_per_s=rate, is_network_assumed=is_assumed, network_log_sd=log_sd,
         rdma_share=rdma_share,

@@ -23,6 +23,9 @@ _AZURE_FILES: Final[Mapping[str, str]] = {
 }
 _AZURE_READ: Final = "2026-11-21"
 _OTHER_FILE: Final = "network_other.csv"
+# Read after the collected tables were made, kept by hand beside this module; ``transport`` as the
+# product writes it, ``no RDMA`` where a page says so, ``of`` the page's name.
+_READ_LATER: Final = Path(__file__).with_name("networks.csv")
 # Transport of a back-end network whose page gives a rate only. Azure's pages speak of InfiniBand
 # throughout, Oracle's cluster networks are RoCE; the others say so in ``page_says``.
 _AZURE_TRANSPORT: Final = "IB"
@@ -60,6 +63,7 @@ def network_rows(source: Path, types: Sequence[ListedOffer]) -> tuple[NetworkRow
     found = [_azure_row(name, stated) for name in azure]
     rows = [row for row in found if row is not None]
     rows += _other_rows(source, known)
+    rows += _later_rows(known)
     named = [replace(row, rdma=_named_before(row, known)) for row in rows]
     return tuple(sorted(named, key=lambda row: (row.provider, row.instance_type)))
 
@@ -119,6 +123,25 @@ def _other_rows(
             )
 
 
+def _later_rows(known: Mapping[tuple[str, str], ListedOffer]) -> Iterator[NetworkRow]:
+    import pandas as pd
+
+    for row in pd.read_csv(_READ_LATER, keep_default_na=False, dtype=str).itertuples():
+        of: Any = row
+        for name in _meant(of.provider, of.instance_type, known):
+            page = of.of or of.instance_type
+            yield NetworkRow(
+                provider=of.provider,
+                instance_type=name,
+                network_gbps=float(of.network_gbit_per_s) if of.network_gbit_per_s else None,
+                rdma=of.transport,
+                basis="stated" if name == page else f"stated of {page}",
+                source=f"{of.source_url}: {of.page_says}",
+                licence="facts of a public page",
+                as_of=of.accessed,
+            )
+
+
 def _meant(provider: str, text: str, known: Mapping[tuple[str, str], ListedOffer]) -> list[str]:
     """Return the types that a page means: globs, the largest of a series, Scaleway's names.
 
@@ -145,5 +168,5 @@ def _transport_in(words: str) -> str:
 
 def _named_before(row: NetworkRow, known: Mapping[tuple[str, str], ListedOffer]) -> str:
     """Return the types' table's fuller name of the same transport, where the rates agree."""
-    before = known[row.provider, row.instance_type].rdma
-    return before if row.rdma and rate_of(before) == rate_of(row.rdma) else row.rdma
+    before, rate = known[row.provider, row.instance_type].rdma, rate_of(row.rdma)
+    return before if rate is not None and rate_of(before) == rate else row.rdma
