@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -230,7 +231,7 @@ def note_imported(records: Iterable[RunRecord]) -> list[str]:
     found = list_runs()
     known = {program_of(path.name): path for path in found} | {path.name: path for path in found}
     roots = {path.parent for path in found}
-    had = {row for at in roots for row in journal_entries(at, _IMPORTED, _row_of)}
+    had = {row for at in roots for row in journal_entries(at, _IMPORTED, itemgetter(_IMPORTED))}
     predictor, told = Predictor(Catalogue.load()), Counter[str]()
     for one in records:
         machines = one.configuration[0]
@@ -248,16 +249,14 @@ def note_imported(records: Iterable[RunRecord]) -> list[str]:
     return [f"{many} {words}" for words, many in told.items()]
 
 
-def _row_of(entry: Entry) -> str:
-    return str(entry[_IMPORTED])
-
-
 def _noted_row(path: Path, one: RunRecord, predictor: Predictor, row: str) -> str:
     """Note a row as a run of a recording, and return what became of it."""
     machines, facts = one.configuration[0], one.job.facts
-    length = {ours: facts[name] for name, ours in _LENGTHS.items() if name in facts}
-    if "global_batch" in length:
-        length["global_batch"] = int(length["global_batch"])
+    length: dict[str, Any] = {
+        ours: value if name != "batch" else int(value)
+        for name, ours in _LENGTHS.items()
+        if isinstance(value := facts.get(name), float)
+    }
     time_h = (one.time_s or 0.0) / HOUR_S
     try:
         usual = predictor.predict(load_job(path, **length), machines.instance_type,
