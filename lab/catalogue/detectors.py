@@ -20,7 +20,7 @@ from typing import Any, Final
 import yaml
 
 FAMILIES: Final = {"v5": "yolov5", "v8": "yolov8", "11": "yolo11"}
-_BOXES: Final = 16  # bins of each of a box's four sides (``Detect.reg_max``)
+_BOXES: Final = 16  # bins of each of a box's four sides (reg_max)
 _CLASSES: Final = 80
 
 
