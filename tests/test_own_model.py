@@ -233,11 +233,11 @@ def test_imported_times_of_a_recorded_program_move_its_next_answer(home: Path) -
     table.write_text("\n".join([*rows, f"ghost,c5.large,900,{steps}"]) + "\n")
     done = runner.invoke(app, ["runs", "import", str(table)])
     assert done.exit_code == 0, done.output
-    assert "5 noted as real runs of" in done.stdout
-    assert "1 of ghost" in done.stdout
+    assert f"5 rows of 20261121-120940-{OWN[0]}-4865: noted as real runs" in done.stdout
+    assert "1 row of ghost: nothing recorded says what it computes" in done.stdout
     assert "advisor profile ghost.py" in done.stdout
     again = runner.invoke(app, ["runs", "import", str(table)])
-    assert "were noted before" in again.stdout
+    assert ": noted before" in again.stdout
     assert len(said("runs", "compare")["runs"]) == 5
     (home / "advisor.toml").unlink()
     trained = runner.invoke(app, ["train"])

@@ -21,7 +21,7 @@ from advisor.answer import Candidate, Estimate, Recorded, told
 from advisor.ask import Constraints
 from advisor.catalogue import Catalogue
 from advisor.collectors.derive import find_run, list_runs
-from advisor.collectors.errors import printable
+from advisor.collectors.errors import counted, printable
 from advisor.errors import AdvisorError, UsageError
 from advisor.estimate import Predictor
 from advisor.jobs import (
@@ -240,13 +240,13 @@ def note_imported(records: Iterable[RunRecord]) -> list[str]:
         path = known.get(one.job.family)
         name = printable(one.job.family)
         if path is None:
-            told[f"of {name} teach nothing: nothing recorded says what it computes; record it, "
-                 f"and import again: advisor profile {name}.py"] += 1  # fmt: skip
+            told[f"{name}: nothing recorded says what it computes; record it, and "
+                 f"import again: advisor profile {name}.py"] += 1  # fmt: skip
             continue
         row = f"{one.record_id} {one.job.job_id} {machines.count} {one.instance_key} {one.time_s}"
         told[_noted_row(path, one, predictor, row) if row not in had else
-             f"of {path.name} were noted before"] += 1  # fmt: skip
-    return [f"{many} {words}" for words, many in told.items()]
+             f"{path.name}: noted before"] += 1  # fmt: skip
+    return [f"{counted(many, 'row')} of {words}" for words, many in told.items()]
 
 
 def _noted_row(path: Path, one: RunRecord, predictor: Predictor, row: str) -> str:
@@ -263,7 +263,7 @@ def _noted_row(path: Path, one: RunRecord, predictor: Predictor, row: str) -> st
                                   count=machines.count, provider=machines.provider)  # fmt: skip
         times = time_h / usual.training_time_h.value
         if not (length.keys() - {"global_batch"}) and not 1 / _MOST_TIMES < times < _MOST_TIMES:
-            return (f"of {path.name} were of another length, it seems: add a column steps or "
+            return (f"{path.name}: of another length, it seems; add a column steps or "
                     "epochs, and import again")  # fmt: skip
         found = note_run(
             str(path), machines.instance_type, count=machines.count, provider=machines.provider,
@@ -271,10 +271,10 @@ def _noted_row(path: Path, one: RunRecord, predictor: Predictor, row: str) -> st
             length=length, imported=row,
         )  # fmt: skip
     except (AdvisorError, PlanningError) as error:
-        return f"of {path.name} cannot be noted on {machines.instance_type}: {error}"
+        return f"{path.name} on {machines.instance_type}: not noted, because {error}"
     if found.is_learned_from is False:
-        return f"of {path.name} are noted, but too much of their time is not steps"
-    return f"noted as real runs of {path.name}: learn from them with `{RETRAINING}`"
+        return f"{path.name}: noted, but too much of the time is not steps to learn from"
+    return f"{path.name}: noted as real runs; learn from them: {RETRAINING}"
 
 
 # Parts of a completion that are the same however long a step is; the others grow with it.
