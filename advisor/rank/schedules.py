@@ -30,8 +30,9 @@ from advisor.planners.systems import ASSUMED_NOISE, Billing, ElasticPlan, Phase,
 from advisor.quantities import percent_text
 
 _LEAST_SAVING: Final = 0.1
-# Types of machines that are tried, and how often the batch is halved for the first phases.
-_TYPES: Final = 4
+# Types of machines that are tried (the choice's and the cheapest), and how often a batch is halved
+# for the first phases.
+_TYPES: Final = 2
 _HALVINGS: Final = 5
 
 
@@ -40,7 +41,8 @@ def elastic(
     front: Sequence[Candidate],
 ) -> tuple[ProposedChange, ...]:  # fmt: skip
     """Return the cheapest schedule on a type of the front, where it saves enough."""
-    rented = [one for one in (chosen, *front) if _is_plain(one)]
+    cheapest = sorted(front, key=lambda one: one.cost_usd.value)
+    rented = [one for one in (chosen, *cheapest) if _is_plain(one)]
     is_known = job.noise is not None or assumed_noise(job)
     usd_per_h = chosen.configuration.parts[0][0].price_usd_per_h
     if not (is_known and usd_per_h) or job.total_source == NO_LENGTH or chosen not in rented:

@@ -309,7 +309,7 @@ def _table_record(row: Row, said: Instances | None, repeats: Repeats) -> RunReco
         for name, text in row.cells.items()
         if name not in _OWN and (text or "").strip()
     }
-    run = row.label("run") or f"row-{row.number}"
+    run = row.label("run") or f"{row.path.stem}-row-{row.number}"  # of other files others
     record = run_record(
         source="csv",
         run_id=run,
