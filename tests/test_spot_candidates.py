@@ -14,7 +14,7 @@ from advisor.errors import UsageError
 from advisor.estimate.predictor import Predictor
 from advisor.jobs.job import Job
 from advisor.rank import spot_ways
-from advisor.rank.front import Front
+from advisor.rank.front import FrontByMachines
 from advisor.rank.ranking import recommend
 
 MakeJob = Callable[..., Job]
@@ -66,14 +66,17 @@ def test_the_front_with_further_ways_leaves_nothing_of_the_front_without(
 
 
 def test_replaying_only_what_may_pay_changes_no_front(
-    job: Job, predictor: Predictor, answer: Recommendation, monkeypatch: pytest.MonkeyPatch
+    job: Job, predictor: Predictor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Nothing(Front):
-        def beats(self, time_h: Any, cost_usd: Any) -> Any:
+    request = replace(REQUEST, gpus=parse_gpus("V100,T4"))
+    answer = recommend(job, request, predictor=predictor)
+
+    class Nothing(FrontByMachines):
+        def beats(self, time_h: Any, cost_usd: Any, machines: Any) -> Any:
             return ~np.isfinite(np.asarray(time_h))
 
-    monkeypatch.setattr(spot_ways, "Front", Nothing)
-    everything = recommend(job, REQUEST, predictor=predictor)
+    monkeypatch.setattr(spot_ways, "FrontByMachines", Nothing)
+    everything = recommend(job, request, predictor=predictor)
     assert everything.considered > answer.considered
     assert [replace(c, reasons=()) for c in everything.front] == [
         replace(c, reasons=()) for c in answer.front
