@@ -228,7 +228,8 @@ def text(
     always = sum(len(lines) for order, lines in named if order <= _ALWAYS) + 1
     places = list[int]()
     for place, stands in _first(record, shown, " ".join(line for line, _ in head), len(every)):
-        if stands or sum(len(table[p + 1]) for p in (*places, place)) + always <= room:
+        fits = sum(len(table[p + 1]) for p in (*places, place)) + always <= room
+        if stands or fits or not is_screen:
             places.append(place)
     used, kept = sum(len(table[place + 1]) for place in places), list[int]()
     for number in sorted(range(len(named)), key=lambda number: named[number][0]):
