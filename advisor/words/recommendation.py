@@ -174,8 +174,6 @@ def _pair(name: str, value: str) -> str:
 
 # Lines of the smallest terminal in use.
 SCREEN_LINES: Final = 24
-# How machines under a commitment are paid, in a few letters.
-_COMMITTED: Final = {"reserved-1y": "1-year price", "reserved-3y": "3-year price"}
 _CHANGES: Final = 3
 # Rows of a screen.
 _ROWS: Final = 5
@@ -378,7 +376,7 @@ def _cells(
     paid = PHRASES["short_completions"].get(one["completion"], str(one["completion"] or ""))
     where += [] if paid in ("on-demand", "") or own else [paid]
     paid_so = {part["pricing"] for part in parts}
-    where += [said for pricing, said in _COMMITTED.items() if pricing in paid_so]
+    where += [said for pricing, said in PHRASES["short_commitments"].items() if pricing in paid_so]
     texts = (
         f"{'>' if name.startswith('best') else ' '}{one['rank'] or '':>2}", name,
         f"{machines} {_STAR}" if one["extrapolating"] else machines,
